@@ -1,0 +1,1 @@
+"""What a person starts: one file per way to talk to the bot."""

@@ -1,0 +1,1 @@
+"""duologue: the core of a real-time, duplex voice chatbot pipeline."""

@@ -1,0 +1,1 @@
+"""pipecat frame processors, one class a file."""

@@ -1,0 +1,1 @@
+"""pipecat services: thin adapters over the core or over a client."""
