@@ -1,0 +1,228 @@
+// The session of one person with the room: connect, stay connected, hang up.
+
+import { Call, RoomError, fetchStatus, openMicrophone } from "./rtc.js";
+import { Stage, STATES, Transcript } from "./view.js";
+
+const BACKOFF_S = [0.5, 1, 2, 4, 8];
+// A call that stood this long was a good one: the next break starts the back-off anew.
+const STABLE_MS = 10_000;
+const LEVEL_MS = 60;
+
+const stage = new Stage();
+const transcript = new Transcript();
+const remoteAudio = document.getElementById("remote-audio");
+const callButton = document.getElementById("call");
+const muteButton = document.getElementById("mute");
+const soundButton = document.getElementById("sound");
+
+let session = null;
+let call = null;
+let state = "idle";
+let muted = false;
+
+function show(name, hint) {
+  state = name;
+  stage.state(name, hint);
+}
+
+const sleep = (seconds, signal) =>
+  new Promise((resolve, reject) => {
+    const timer = setTimeout(resolve, 1000 * seconds);
+    signal.addEventListener("abort", () => {
+      clearTimeout(timer);
+      reject(signal.reason);
+    }, { once: true });
+  });
+
+/** Levels of both sides, from the microphone and the remote track, for one session. */
+class Ears {
+  #context = new AudioContext();
+  #taps = {};
+  #levels = { you: 0, bot: 0 };
+  #timer = setInterval(() => this.#draw(), LEVEL_MS);
+
+  constructor() {
+    this.#context.resume();
+  }
+
+  /** Seconds between the audio clock and the loudspeaker, as far as the browser knows. */
+  latency = () => this.#context.outputLatency || this.#context.baseLatency || 0;
+
+  listen(side, stream) {
+    this.#taps[side]?.source.disconnect();
+    const source = this.#context.createMediaStreamSource(stream);
+    const meter = new AnalyserNode(this.#context, { fftSize: 1024 });
+    source.connect(meter);
+    this.#taps[side] = { source, meter, samples: new Float32Array(meter.fftSize) };
+  }
+
+  close() {
+    clearInterval(this.#timer);
+    this.#context.close();
+    stage.levels(0, 0);
+  }
+
+  #draw() {
+    if (document.hidden) return;
+    for (const [side, { meter, samples }] of Object.entries(this.#taps)) {
+      meter.getFloatTimeDomainData(samples);
+      const power = samples.reduce((sum, x) => sum + x * x, 0) / samples.length;
+      // -55 dBFS and below is silence, -10 dBFS is full.
+      const level = Math.min(1, Math.max(0, (10 * Math.log10(power + 1e-9) + 55) / 45));
+      this.#levels[side] = Math.max(level, this.#levels[side] * 0.75);
+    }
+    stage.levels(muted ? 0 : this.#levels.you, this.#levels.bot);
+  }
+}
+
+const HANDLERS = {
+  state: ({ state: name }) => Object.hasOwn(STATES, name) && show(name),
+  user: (message) => {
+    transcript.user(message);
+    if (message.final && message.text) stage.announce(`You: ${message.text}`);
+  },
+  bot_text: (message) => transcript.botText(message),
+  bot_heard: (message) => transcript.botHeard(message),
+  bot_end: (message) => {
+    transcript.botEnd(message);
+    const said = transcript.turns.find(({ turn }) => turn === message.turn)?.bot;
+    if (said) stage.announce(`Bot: ${[...said.text].slice(0, said.heard).join("")}`);
+  },
+  particle: (message) => transcript.particle(message),
+  tool: (message) => transcript.tool(message),
+  latency: (message) => {
+    transcript.latency(message);
+    stage.latency(message);
+  },
+  error: ({ message, fatal }) => {
+    if (fatal) call.fail(new RoomError("The room stopped", message));
+    else transcript.note(message);
+  },
+};
+
+function receive(message) {
+  if (Object.hasOwn(HANDLERS, message.type)) HANDLERS[message.type](message);
+}
+
+async function play(stream) {
+  remoteAudio.srcObject = stream;
+  try {
+    await remoteAudio.play();
+  } catch (error) {
+    if (error.name !== "NotAllowedError") return;
+    stage.notice("The browser keeps the sound off", "It wants a press of a button first.");
+    soundButton.hidden = false;
+  }
+}
+
+async function roomReady(signal) {
+  for (;;) {
+    const status = await fetchStatus(signal);
+    if (status.ready) return status;
+    show("loading");
+    await sleep(1, signal);
+  }
+}
+
+/** One attempt, from the first question to the end of the call. Returns how a "bye" was worded. */
+async function attempt(microphone, ears, signal, onLive) {
+  const { ice_servers: iceServers = [] } = await roomReady(signal);
+  call = new Call(microphone, iceServers, ears.latency);
+  try {
+    call.addEventListener("message", ({ detail }) => receive(detail));
+    call.addEventListener("quality", ({ detail }) => stage.quality(detail));
+    call.addEventListener("track", ({ detail }) => {
+      ears.listen("bot", detail);
+      play(detail);
+    });
+    microphone.getAudioTracks()[0].onended = () =>
+      call.fail(new RoomError("The microphone stopped", "Plug it in again, then press Connect."));
+    transcript.startCall();
+    await call.open(signal);
+    onLive();
+    return await call.ended;
+  } finally {
+    call.close();
+  }
+}
+
+/** Attempts with back-off until the call ends for good. */
+async function keepCalling(microphone, ears, signal) {
+  let tries = 0;
+  let liveSince = null;
+  let everLive = false;
+  const onLive = () => {
+    if (everLive) transcript.note("Reconnected. The room starts a new conversation.");
+    liveSince = performance.now();
+    everLive = true;
+    stage.notice(null);
+    stage.phase("live");
+    show("listening");
+    stage.announce("Connected");
+    if (muted) call.send({ type: "mute", muted });
+  };
+  for (;;) {
+    try {
+      return await attempt(microphone, ears, signal, onLive);
+    } catch (error) {
+      // After a break, the seat of the broken call may need a moment to become free again.
+      const mayRetry = error.retry || (everLive && error.title === "No free place");
+      if (signal.aborted || !mayRetry) throw error;
+      if (liveSince !== null && performance.now() - liveSince > STABLE_MS) tries = 0;
+      liveSince = null;
+      if (tries === BACKOFF_S.length) throw error;
+      stage.phase("connecting");
+      show("reconnecting");
+      stage.notice(error.message, `Trying again by itself (${tries + 1} of ${BACKOFF_S.length}).`);
+      await sleep(BACKOFF_S[tries] * (0.9 + 0.2 * Math.random()), signal);
+      tries += 1;
+    }
+  }
+}
+
+async function connect() {
+  if (session) return;
+  session = new AbortController();
+  const { signal } = session;
+  let microphone = null;
+  let ears = null;
+  stage.notice(null);
+  stage.phase("connecting");
+  show("connecting", "Allow the microphone if the browser asks.");
+  try {
+    microphone = await openMicrophone();
+    signal.throwIfAborted();
+    ears = new Ears();
+    ears.listen("you", microphone);
+    microphone.getAudioTracks()[0].enabled = !muted;
+    const reason = await keepCalling(microphone, ears, signal);
+    stage.notice("The room ended the call", reason);
+  } catch (error) {
+    if (!signal.aborted) stage.notice(error.message, error.advice ?? "Press Connect to try again.");
+  } finally {
+    microphone?.getTracks().forEach((track) => track.stop());
+    ears?.close();
+    remoteAudio.srcObject = null;
+    soundButton.hidden = true;
+    session = null;
+    call = null;
+    stage.phase("idle");
+    show("idle");
+  }
+}
+
+function hangup() {
+  session?.abort();
+}
+
+function toggleMute() {
+  if (!session) return;
+  muted = !muted;
+  remember(muted);
+}
+
+function remember() {
+  stage.muted(muted);
+}
+
+callButton.addEventListener("click", () => (session ? hangup() : connect()));

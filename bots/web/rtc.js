@@ -1,0 +1,256 @@
+// One WebRTC call to the room: microphone, offer and answer, data channel, statistics.
+// A Call is used once; every new attempt makes a fresh one.
+
+const TICK_MS = 500;
+const CONNECT_TIMEOUT_MS = 12_000;
+const DISCONNECTED_GRACE_MS = 3_000;
+const STALLED_TICKS = 5;
+
+/** A failure that a person can act on. `retry` says whether trying again may help. */
+export class RoomError extends Error {
+  constructor(title, advice, retry = false) {
+    super(title);
+    this.advice = advice;
+    this.retry = retry;
+  }
+}
+
+const noAnswer = () =>
+  new RoomError("The room does not answer", "Check that the server runs, then press Connect.", true);
+
+const noPath = () =>
+  new RoomError(
+    "No path for the sound",
+    "The room answers, but audio does not get through. A firewall may block UDP: " +
+      "try another network, or give the server a TURN address.",
+    true,
+  );
+
+const MICROPHONE_ERRORS = {
+  NotAllowedError: [
+    "The microphone is blocked",
+    "Allow it with the icon beside the page's address (and in the system's privacy settings), then press Connect.",
+  ],
+  NotFoundError: [
+    "No microphone was found",
+    "Plug one in or choose one in the system's sound settings, then press Connect.",
+  ],
+  NotReadableError: [
+    "The microphone is busy",
+    "Close the program that uses it, then press Connect.",
+  ],
+};
+
+/** Ask for the microphone. `?raw` in the address turns the browser's clean-up of the sound off. */
+export async function openMicrophone() {
+  if (!navigator.mediaDevices?.getUserMedia) {
+    throw new RoomError(
+      "The browser gives this address no microphone",
+      "Open the page over https, or as http://localhost on the machine of the server.",
+    );
+  }
+  const clean = !new URLSearchParams(location.search).has("raw");
+  const audio = { echoCancellation: clean, noiseSuppression: clean, autoGainControl: clean };
+  try {
+    return await navigator.mediaDevices.getUserMedia({ audio });
+  } catch (error) {
+    const [title, advice] = MICROPHONE_ERRORS[error.name] ?? [
+      "The microphone cannot be opened",
+      `${error.name}: ${error.message}. Check it in the system's sound settings, then press Connect.`,
+    ];
+    throw new RoomError(title, advice);
+  }
+}
+
+async function request(path, options) {
+  let response;
+  try {
+    response = await fetch(path, { cache: "no-store", ...options });
+  } catch (error) {
+    throw options?.signal?.aborted ? error : noAnswer();
+  }
+  if (response.ok) return response;
+  const detail = (await response.json().catch(() => ({}))).detail;
+  const advice = typeof detail === "string" ? detail : `The server answered ${response.status}.`;
+  if (response.status === 503) throw new RoomError("No free place", advice);
+  throw new RoomError("The room could not take the call", advice, response.status >= 500);
+}
+
+/** The room's own word on itself: ready, capacity, active, ice_servers, models. */
+export async function fetchStatus(signal) {
+  return (await request("/api/status", { signal })).json();
+}
+
+function send(method, body, signal) {
+  const headers = { "content-type": "application/json" };
+  return request("/api/offer", { method, headers, body: JSON.stringify(body), signal });
+}
+
+const iceServer = (entry) => (typeof entry === "string" ? { urls: entry } : entry);
+
+/**
+ * Events: "message" (detail: the parsed object), "track" (detail: MediaStream), "quality"
+ * (detail: {level, text}). `ended` resolves with the reason of a "bye" and rejects with a RoomError.
+ */
+export class Call extends EventTarget {
+  #unsent = [];
+  #pcId = null;
+  #last = {};
+  #ticks = 0;
+  #quietTicks = 0;
+  #timers = [];
+  #leaving = false;
+
+  constructor(microphone, iceServers, outputLatency) {
+    super();
+    this.outputLatency = outputLatency;
+    this.bufferMs = null;
+    this.ended = new Promise((resolve, reject) => {
+      this.finish = resolve;
+      this.fail = reject;
+    });
+    // The owner may not be waiting yet when the call fails.
+    this.ended.catch(() => {});
+    this.pc = new RTCPeerConnection({ iceServers: iceServers.map(iceServer), bundlePolicy: "max-bundle" });
+    this.pc.addTransceiver(microphone.getAudioTracks()[0], { direction: "sendrecv", streams: [microphone] });
+    this.channel = this.pc.createDataChannel("chat");
+    this.#listen();
+  }
+
+  /** Negotiate and wait until both the media path and the data channel stand. */
+  async open(signal) {
+    const opened = new Promise((resolve) => this.channel.addEventListener("open", resolve, { once: true }));
+    this.#timers.push(setTimeout(() => this.channel.readyState !== "open" && this.fail(noPath()), CONNECT_TIMEOUT_MS));
+    signal.addEventListener("abort", () => this.fail(signal.reason), { once: true });
+    await this.#negotiate(signal);
+    await Promise.race([opened, this.ended]);
+    this.#timers.push(setInterval(() => this.#tick(), TICK_MS));
+  }
+
+  send(message) {
+    if (this.channel.readyState === "open") this.channel.send(JSON.stringify(message));
+  }
+
+  close() {
+    this.#leaving = true;
+    this.#timers.forEach(clearInterval);
+    this.pc.close();
+  }
+
+  #emit(type, detail) {
+    this.dispatchEvent(new CustomEvent(type, { detail }));
+  }
+
+  #lose(error) {
+    if (!this.#leaving) this.fail(error);
+  }
+
+  #listen() {
+    this.pc.ontrack = ({ track }) => this.#emit("track", new MediaStream([track]));
+    this.pc.onicecandidate = ({ candidate }) => candidate && this.#trickle(candidate);
+    this.pc.onconnectionstatechange = () => {
+      const { connectionState } = this.pc;
+      if (connectionState === "failed") this.#lose(noPath());
+      if (connectionState === "disconnected") {
+        this.#timers.push(setTimeout(() => {
+          if (this.pc.connectionState === "disconnected") this.#lose(noPath());
+        }, DISCONNECTED_GRACE_MS));
+      }
+    };
+    this.channel.onclose = () => this.#lose(noAnswer());
+    this.channel.onmessage = ({ data }) => this.#receive(data);
+  }
+
+  async #negotiate(signal) {
+    await this.pc.setLocalDescription();
+    const { sdp, type } = this.pc.localDescription;
+    const body = this.#pcId ? { sdp, type, pc_id: this.#pcId } : { sdp, type };
+    const answer = await (await send("POST", body, signal)).json();
+    if (this.#leaving) return;
+    await this.pc.setRemoteDescription({ sdp: answer.sdp, type: answer.type });
+    this.#pcId = answer.pc_id;
+    this.#flush();
+  }
+
+  #trickle({ candidate, sdpMid, sdpMLineIndex }) {
+    this.#unsent.push({ candidate, sdp_mid: sdpMid, sdp_mline_index: sdpMLineIndex });
+    this.#flush();
+  }
+
+  #flush() {
+    if (!this.#pcId || !this.#unsent.length) return;
+    const candidates = this.#unsent.splice(0);
+    // A candidate that is not delivered shows as a path that does not stand, which has its own timer.
+    send("PATCH", { pc_id: this.#pcId, candidates }).catch(() => {});
+  }
+
+  #receive(data) {
+    let message;
+    try {
+      message = JSON.parse(data);
+    } catch {
+      return;
+    }
+    if (message?.type === "signalling") {
+      if (message.message?.type === "renegotiate") this.#negotiate().catch((error) => this.#lose(error));
+    } else if (message?.type === "bye") {
+      // The last words may still sit in the jitter buffer: let them be heard.
+      this.#leaving = true;
+      this.#timers.push(setTimeout(() => this.finish(message.reason ?? ""), (this.bufferMs ?? 0) + 250));
+    } else if (typeof message?.type === "string") {
+      this.#emit("message", message);
+    }
+  }
+
+  async #tick() {
+    this.#ticks += 1;
+    if (this.#ticks % 2 && this.channel.readyState === "open") this.channel.send(`ping: ${this.#ticks}`);
+    const stats = summarise(await this.pc.getStats());
+    const delta = (key) => (stats[key] ?? 0) - (this.#last[key] ?? 0);
+    const emitted = delta("jitterBufferEmittedCount");
+    if (emitted > 0) {
+      const jitterBuffer = delta("jitterBufferDelay") / emitted;
+      const played = delta("totalSamplesCount");
+      const output = played > 0 ? delta("totalPlayoutDelay") / played : this.outputLatency();
+      this.bufferMs = Math.round(1000 * (jitterBuffer + output));
+    }
+    if (this.bufferMs !== null) this.send({ type: "playback", buffer_ms: this.bufferMs });
+    if (this.#ticks % 4 === 0) this.#emit("quality", quality(stats, delta));
+    const packets = delta("packetsReceived");
+    this.#last = stats;
+    await this.#watch(packets);
+  }
+
+  // The room sends sound without pause. When none comes and its port is closed too, it is gone: no
+  // need to wait for ICE to notice. A slow answer is no proof, so it changes nothing.
+  async #watch(packets) {
+    this.#quietTicks = packets > 0 ? 0 : this.#quietTicks + 1;
+    if (this.#quietTicks % STALLED_TICKS !== STALLED_TICKS - 1) return;
+    try {
+      await fetchStatus(AbortSignal.timeout(2_000));
+    } catch (error) {
+      if (error instanceof RoomError && error.retry) this.#lose(error);
+    }
+  }
+}
+
+function summarise(report) {
+  const found = {};
+  for (const entry of report.values()) {
+    const wanted =
+      (entry.type === "inbound-rtp" && entry.kind === "audio") ||
+      entry.type === "media-playout" ||
+      (entry.type === "candidate-pair" && entry.nominated);
+    if (wanted) Object.assign(found, entry);
+  }
+  return found;
+}
+
+function quality(stats, delta) {
+  const lost = Math.max(0, delta("packetsLost"));
+  const loss = lost / Math.max(1, lost + delta("packetsReceived"));
+  const rtt = Math.round(1000 * (stats.currentRoundTripTime ?? 0));
+  const level = loss < 0.02 && rtt < 200 ? 3 : loss < 0.08 && rtt < 400 ? 2 : 1;
+  const word = ["", "Poor", "Fair", "Good"][level];
+  return { level, text: `${word}, ${rtt} ms, ${Math.round(100 * loss)} % lost` };
+}

@@ -1,0 +1,1 @@
+"""Pure functions on audio: PCM, resampling, mel."""

@@ -1,0 +1,1 @@
+"""Language models behind one seam: a request in, a stream of steps out."""

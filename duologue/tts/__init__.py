@@ -1,0 +1,1 @@
+"""Decoupled voices: text to waveform with the time of every word."""

@@ -1,0 +1,77 @@
+"""The phonemiser's client: one helper process, started on first use, restarted when it dies."""
+
+import json
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+from duologue.errors import EngineError
+
+WORKER = Path(__file__).with_name("espeak_worker.py")
+
+
+class Phonemizer:
+    """IPA through espeak-ng, out of process (see espeak_worker.py); safe across threads."""
+
+    def __init__(self, voice: str):
+        self._voice = voice
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[str] | None = None
+
+    def clauses(self, text: str) -> list[tuple[str, str]]:
+        """(IPA, closing punctuation) of each clause of `text`.
+
+        Raises:
+            EngineError: espeak-ng is missing, or cannot read this text.
+        """
+        with self._lock:
+            try:
+                answer = self._ask(text)
+            except (BrokenPipeError, json.JSONDecodeError):
+                self._stop()
+                answer = self._ask(text)
+        if "error" in answer:
+            raise EngineError(f"espeak-ng cannot phonemise {text!r}: {answer['error']}")
+        return [(ipa, mark) for ipa, mark in answer["clauses"]]
+
+    def close(self) -> None:
+        """End the helper process."""
+        with self._lock:
+            self._stop()
+
+    def _ask(self, text: str) -> dict:
+        process = self._process or self._start()
+        assert process.stdin and process.stdout
+        process.stdin.write(json.dumps({"voice": self._voice, "text": text}) + "\n")
+        process.stdin.flush()
+        return json.loads(process.stdout.readline())
+
+    def _start(self) -> subprocess.Popen[str]:
+        # -P keeps this folder off the worker's path: it must see the standard library alone.
+        self._process = process = subprocess.Popen(
+            [sys.executable, "-P", str(WORKER)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+        )
+        assert process.stdout and process.stderr
+        if not process.stdout.readline():
+            reason = (process.stderr.read().strip().splitlines() or ["no reason given"])[-1]
+            self._stop()
+            raise EngineError(
+                f"the phonemiser did not start ({reason}); install Debian's espeak-ng, "
+                "or `pip install 'duologue[espeak]'` (GPL-3.0)"
+            )
+        return process
+
+    def _stop(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            for pipe in (process.stdin, process.stdout, process.stderr):
+                if pipe:
+                    pipe.close()
+            process.wait()

@@ -1,0 +1,131 @@
+"""A Piper voice (VITS) straight on ONNX Runtime, with the time of every word.
+
+Graph: input [1, T] int64, input_lengths [1], scales [3] -> waveform [1, 1, 1, N]. Ids are
+`^ _ p _ p _ ... $`, phonemes by espeak-ng (rhasspy/piper). The graph holds one Ceil node, whose
+output is the frames of each id (hop 256): it is made a second output, which times the words.
+"""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from duologue.errors import EngineError, ModelError
+from duologue.tts.phonemes import Phonemizer
+from duologue.tts.words import Word, spread
+
+DURATIONS = "/Ceil_output_0"
+HOP = 256
+NOISE, NOISE_WIDTH = 0.667, 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class Speech:
+    """A spoken clause.
+
+    Attributes:
+        samples: float32 [n] at the voice's rate.
+        words: Each word of the text with its place in text and samples, in order.
+    """
+
+    samples: np.ndarray
+    words: list[Word]
+
+
+class PiperVoice:
+    """One voice in memory; sessions share it, one clause at a time.
+
+    Args:
+        folder: Holds one *.onnx with its *.onnx.json.
+        threads: CPU threads of one synthesis.
+        speed: 1.0 is the voice's own pace, 1.2 is faster.
+    """
+
+    def __init__(self, folder: Path, *, threads: int = 1, speed: float = 1.0):
+        import onnxruntime
+
+        models = sorted(folder.glob("*.onnx"))
+        if len(models) != 1:
+            raise ModelError(f"{folder}: found {len(models)} *.onnx files, expected one voice")
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        try:
+            config = json.loads(Path(f"{models[0]}.json").read_text(encoding="utf-8"))
+            self._ids: dict[str, list[int]] = config["phoneme_id_map"]
+            self.rate_hz: int = config["audio"]["sample_rate"]
+            self._phonemizer = Phonemizer(config["espeak"]["voice"])
+            self._session = onnxruntime.InferenceSession(
+                with_output(models[0].read_bytes(), DURATIONS),
+                options,
+                providers=["CPUExecutionProvider"],
+            )
+        except Exception as error:
+            raise ModelError(
+                f"{models[0]}: not a Piper voice ({error}); run `duologue models verify`"
+            ) from error
+        self._length_scale = 1.0 / speed
+        self.pool = ThreadPoolExecutor(1, "voice")
+
+    def synthesize(self, text: str) -> Speech:
+        """Speak one clause of plain text.
+
+        Raises:
+            EngineError: the phonemiser or the model failed.
+        """
+        ids, ends = self._phoneme_ids(text)
+        if not ends:
+            return Speech(np.zeros(0, np.float32), [])
+        try:
+            wave, frames = self._session.run(
+                None,
+                {
+                    "input": np.array([ids], np.int64),
+                    "input_lengths": np.array([len(ids)], np.int64),
+                    "scales": np.array([NOISE, self._length_scale, NOISE_WIDTH], np.float32),
+                },
+            )
+        except Exception as error:
+            raise EngineError(f"the voice failed on {text!r}: {error}") from error
+        edges = np.cumsum(np.asarray(frames).ravel()).astype(int) * HOP
+        samples = np.asarray(wave, np.float32).ravel()
+        return Speech(samples, spread(text, [int(edges[end - 1]) for end in ends]))
+
+    def close(self) -> None:
+        """End the phonemiser's process and this voice's thread."""
+        self.pool.shutdown(wait=False)
+        self._phonemizer.close()
+
+    def _phoneme_ids(self, text: str) -> tuple[list[int], list[int]]:
+        """Model ids of `text`, and for each phonemised word the index just behind its last id."""
+        pad = self._ids["_"]
+        ids, ends = [*self._ids["^"], *pad], []
+        for ipa, mark in self._phonemizer.clauses(text):
+            for word in ipa.split():
+                known = [self._ids[p] for p in word if p in self._ids]
+                for phoneme in known:
+                    ids += [*phoneme, *pad]
+                if known:
+                    ends.append(len(ids))
+                    ids += [*self._ids[" "], *pad]
+            if mark and ends:
+                # The mark belongs to the word before it: replace the space behind that word.
+                ids[ends[-1] :] = [*self._ids[mark], *pad, *self._ids[" "], *pad]
+        return [*ids, *self._ids["$"]], ends
+
+
+def with_output(model: bytes, tensor: str) -> bytes:
+    """An ONNX file with one more graph output.
+
+    Protobuf merges repeated sub-messages, so appending ModelProto{graph{output{name}}} adds the
+    output without parsing the 60 MB before it.
+    """
+
+    def field(number: int, data: bytes) -> bytes:
+        if len(data) > 127:
+            raise ValueError(f"{tensor!r} is too long a tensor name")
+        return bytes([number << 3 | 2, len(data)]) + data
+
+    return model + field(7, field(12, field(1, tensor.encode())))
