@@ -1,6 +1,6 @@
 // The session of one person with the room: connect, stay connected, hang up.
 
-import { Call, RoomError, fetchStatus, openMicrophone } from "./rtc.js";
+import { Call, RoomError, fetchStatus, openMicrophone, stop } from "./rtc.js";
 import { Stage, STATES, Transcript } from "./view.js";
 
 const BACKOFF_S = [0.5, 1, 2, 4, 8];
@@ -16,6 +16,7 @@ const muteButton = document.getElementById("mute");
 const soundButton = document.getElementById("sound");
 
 let session = null;
+let microphone = null;
 let call = null;
 let state = "idle";
 let muted = false;
@@ -27,12 +28,16 @@ function show(name, hint) {
 
 const sleep = (seconds, signal) =>
   new Promise((resolve, reject) => {
-    const timer = setTimeout(resolve, 1000 * seconds);
-    signal.addEventListener("abort", () => {
-      clearTimeout(timer);
-      reject(signal.reason);
-    }, { once: true });
+    const giveUp = () => reject(signal.reason);
+    setTimeout(() => {
+      signal.removeEventListener("abort", giveUp);
+      resolve();
+    }, 1000 * seconds);
+    signal.addEventListener("abort", giveUp, { once: true });
   });
+
+const microphoneStopped = () =>
+  new RoomError("The microphone stopped", "Plug it in again, then press Connect.");
 
 /** Levels of both sides, from the microphone and the remote track, for one session. */
 class Ears {
@@ -86,7 +91,7 @@ const HANDLERS = {
   bot_end: (message) => {
     transcript.botEnd(message);
     const said = transcript.turns.find(({ turn }) => turn === message.turn)?.bot;
-    if (said) stage.announce(`Bot: ${[...said.text].slice(0, said.heard).join("")}`);
+    if (said?.text) stage.announce(`Bot: ${[...said.text].slice(0, said.heard).join("")}`);
   },
   particle: (message) => transcript.particle(message),
   tool: (message) => transcript.tool(message),
@@ -125,8 +130,10 @@ async function roomReady(signal) {
 }
 
 /** One attempt, from the first question to the end of the call. Returns how a "bye" was worded. */
-async function attempt(microphone, ears, signal, onLive) {
+async function attempt(ears, signal, onLive) {
   const { ice_servers: iceServers = [] } = await roomReady(signal);
+  const [track] = microphone.getAudioTracks();
+  if (track.readyState === "ended") throw microphoneStopped();
   call = new Call(microphone, iceServers, ears.latency);
   try {
     call.addEventListener("message", ({ detail }) => receive(detail));
@@ -135,8 +142,7 @@ async function attempt(microphone, ears, signal, onLive) {
       ears.listen("bot", detail);
       play(detail);
     });
-    microphone.getAudioTracks()[0].onended = () =>
-      call.fail(new RoomError("The microphone stopped", "Plug it in again, then press Connect."));
+    track.onended = () => call?.fail(microphoneStopped());
     transcript.startCall();
     await call.open(signal);
     onLive();
@@ -147,7 +153,7 @@ async function attempt(microphone, ears, signal, onLive) {
 }
 
 /** Attempts with back-off until the call ends for good. */
-async function keepCalling(microphone, ears, signal) {
+async function keepCalling(ears, signal) {
   let tries = 0;
   let liveSince = null;
   let everLive = false;
@@ -163,10 +169,10 @@ async function keepCalling(microphone, ears, signal) {
   };
   for (;;) {
     try {
-      return await attempt(microphone, ears, signal, onLive);
+      return await attempt(ears, signal, onLive);
     } catch (error) {
       // After a break, the seat of the broken call may need a moment to become free again.
-      const mayRetry = error.retry || (everLive && error.title === "No free place");
+      const mayRetry = error.kind === "retry" || (everLive && error.kind === "full");
       if (signal.aborted || !mayRetry) throw error;
       if (liveSince !== null && performance.now() - liveSince > STABLE_MS) tries = 0;
       liveSince = null;
@@ -184,28 +190,25 @@ async function connect() {
   if (session) return;
   session = new AbortController();
   const { signal } = session;
-  let microphone = null;
   let ears = null;
   stage.notice(null);
   stage.phase("connecting");
   show("connecting", "Allow the microphone if the browser asks.");
   try {
-    microphone = await openMicrophone();
-    signal.throwIfAborted();
+    microphone = await openMicrophone(signal);
+    setMuted(false);
     ears = new Ears();
     ears.listen("you", microphone);
-    microphone.getAudioTracks()[0].enabled = !muted;
-    const reason = await keepCalling(microphone, ears, signal);
+    const reason = await keepCalling(ears, signal);
     stage.notice("The room ended the call", reason);
   } catch (error) {
     if (!signal.aborted) stage.notice(error.message, error.advice ?? "Press Connect to try again.");
   } finally {
-    microphone?.getTracks().forEach((track) => track.stop());
+    if (microphone) stop(microphone);
     ears?.close();
     remoteAudio.srcObject = null;
     soundButton.hidden = true;
-    session = null;
-    call = null;
+    session = call = microphone = null;
     stage.phase("idle");
     show("idle");
   }
@@ -215,14 +218,42 @@ function hangup() {
   session?.abort();
 }
 
-function toggleMute() {
-  if (!session) return;
-  muted = !muted;
-  remember(muted);
+function setMuted(wanted) {
+  if (!microphone) return;
+  muted = wanted;
+  microphone.getAudioTracks()[0].enabled = !muted;
+  stage.muted(muted);
+  call?.send({ type: "mute", muted });
 }
 
-function remember() {
-  stage.muted(muted);
+function onKey(event) {
+  if (event.ctrlKey || event.metaKey || event.altKey || event.repeat) return;
+  if (event.key === "Escape") hangup();
+  if (event.key.toLowerCase() === "m") setMuted(!muted);
 }
 
 callButton.addEventListener("click", () => (session ? hangup() : connect()));
+muteButton.addEventListener("click", () => setMuted(!muted));
+soundButton.addEventListener("click", () => {
+  soundButton.hidden = true;
+  stage.notice(null);
+  remoteAudio.play();
+});
+addEventListener("keydown", onKey);
+addEventListener("pagehide", hangup);
+show("idle");
+
+/** For tests and for the browser's console. */
+window.duologue = {
+  get pc() {
+    return call?.pc ?? null;
+  },
+  get state() {
+    return state;
+  },
+  get turns() {
+    return transcript.turns;
+  },
+  connect: () => void connect(),
+  hangup,
+};

@@ -132,7 +132,6 @@ export class Transcript {
   #list = byId("transcript");
   #latest = byId("latest");
   #records = new Map();
-  #owners = new WeakMap();
   #forgotten = -1;
 
   constructor() {
@@ -166,7 +165,7 @@ export class Transcript {
       if (!text && final) {
         // A cough or an "mm-hmm": nothing was said, so nothing stays.
         record.nodes.user?.item.remove();
-        delete record.nodes.user;
+        record.nodes.user = null;
         return;
       }
       const { item, words } = this.#bubble(record, "user");
@@ -263,16 +262,19 @@ export class Transcript {
     item.dataset.turn = record.turn;
     item.append(make("span", "unseen", who === "user" ? "You:" : "Bot:"), words, chips, extra);
     record.nodes[who] = { item, words, chips, extra };
-    this.#owners.set(item, record);
     // Recognition may finish after the answer has begun; the question still stands first.
     const answer = who === "user" ? record.nodes.bot?.item : null;
-    this.#list.insertBefore(item, answer ?? null);
+    if (answer?.parentNode) answer.before(item);
+    else this.#list.append(item);
     return record.nodes[who];
   }
 
   #drawBot(record) {
     const { text, heard, end } = record.bot;
-    const { item, words } = this.#bubble(record, "bot");
+    // An answer that was dropped before its first word leaves nothing to see.
+    if (!text && !record.nodes.bot) return;
+    const { item, words, chips } = this.#bubble(record, "bot");
+    item.hidden = !text && !chips.childElementCount;
     const [before, after] = splitAt(text, heard);
     const cut = end === "interrupted";
     item.classList.toggle("cut", cut);
@@ -284,7 +286,8 @@ export class Transcript {
   }
 
   #chip(record, chip) {
-    const { chips } = this.#bubble(record, "bot");
+    const { item, chips } = this.#bubble(record, "bot");
+    item.hidden = false;
     if (chips.childElementCount < CHIPS_PER_BUBBLE) chips.append(chip);
   }
 
@@ -305,14 +308,11 @@ export class Transcript {
   }
 
   #settle(follow) {
-    while (this.#list.childElementCount > BUBBLES) {
-      const oldest = this.#list.firstElementChild;
-      const record = this.#owners.get(oldest);
-      oldest.remove();
-      if (record && this.#records.get(record.turn) === record) {
-        this.#records.delete(record.turn);
-        this.#forgotten = Math.max(this.#forgotten, record.turn);
-      }
+    while (this.#list.childElementCount > BUBBLES) this.#list.firstElementChild.remove();
+    while (this.#records.size > BUBBLES) {
+      const [oldest] = this.#records.keys();
+      this.#records.delete(oldest);
+      this.#forgotten = Math.max(this.#forgotten, oldest);
     }
     if (follow) this.#toEnd();
     else this.#latest.hidden = false;
@@ -339,7 +339,7 @@ function newRecord(turn) {
     particles: [],
     tools: new Map(),
     latency: null,
-    nodes: { tools: new Map() },
+    nodes: { user: null, bot: null, tools: new Map() },
   };
 }
 

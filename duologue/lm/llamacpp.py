@@ -46,7 +46,9 @@ class LlamaCpp:
         params.n_parallel = slots
         params.cpuparams.n_threads = threads
         params.cpuparams_batch.n_threads = prefill_threads
-        params.cache_ram_mib = 0  # its host prompt cache grows to gigabytes; the slots' own suffices
+        params.cache_ram_mib = (
+            0  # its host prompt cache grows to gigabytes; the slots' own suffices
+        )
         params.use_jinja = True
         params.ui = False
         params.verbosity = -1

@@ -33,7 +33,7 @@ def relative_path(value: str) -> str:
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*$")]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Member = Annotated[str, AfterValidator(relative_path)]
-Bytes = Annotated[int, Field(ge=0)]
+Bytes = Annotated[int, Field(gt=0)]
 
 
 class _Strict(BaseModel):
@@ -127,11 +127,15 @@ class Catalogue:
         Raises:
             UsageError: no entry has this name; the message has the nearest one.
         """
-        if name in self._entries:
-            return self._entries[name]
+        if name not in self._entries:
+            raise self.unknown(name)
+        return self._entries[name]
+
+    def unknown(self, name: str) -> UsageError:
+        """The error for a name that no entry has."""
         near = get_close_matches(name, self.names, n=1, cutoff=0.4)
-        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(self.names)}"
-        raise UsageError(
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(self.names)}."
+        return UsageError(
             f"unknown model {name!r}: {hint} A folder (./NAME) or hub:ORG/REPO also names a model."
         )
 

@@ -1,22 +1,30 @@
 """Downloads one file of known size and hash; a cut transfer goes on where it stopped."""
 
-import hashlib
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import requests
+from requests.adapters import HTTPAdapter
+from urllib3 import Retry
 
 from duologue.errors import ModelError
 from duologue.models.progress import Progress
+from duologue.models.verify import sha256_of
 
-ATTEMPTS = 5
-CHUNK_BYTES = 1 << 18
+PAUSES_S = (0, 1, 2, 4, 8)  # before each attempt
+CHUNK_BYTES = 1 << 14  # what a cut may lose
 TIMEOUT_S = (10, 60)  # to connect, between two reads
+
+CUTS = (
+    requests.ConnectionError,
+    requests.Timeout,
+    requests.exceptions.ChunkedEncodingError,
+)
 
 OFFLINE_HINT = (
     "Check the network and try again, or copy the files from another machine "
@@ -24,17 +32,9 @@ OFFLINE_HINT = (
 )
 
 
-def sha256_of(path: Path) -> str:
-    """SHA-256 of a file, in hex."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def without_secrets(url: str) -> str:
     """The URL as it may be shown: no user, password or query."""
-    parts = urlsplit(url)
-    port = f":{parts.port}" if parts.port else ""
-    return f"{parts.scheme}://{parts.hostname}{port}{parts.path}"
+    return re.sub(r"(?<=//)[^/@]*@", "", url.partition("?")[0])
 
 
 @contextmanager
@@ -47,9 +47,9 @@ def network_errors(url: str) -> Iterator[None]:
     try:
         yield
     except requests.HTTPError as error:
+        status = error.response.status_code if error.response is not None else "with an error"
         raise ModelError(
-            f"{without_secrets(url)} answered {error.response.status_code}, expected 200. "
-            + OFFLINE_HINT
+            f"{without_secrets(url)} answered {status}, expected 200. {OFFLINE_HINT}"
         ) from error
     except requests.RequestException as error:
         raise ModelError(
@@ -59,8 +59,18 @@ def network_errors(url: str) -> Iterator[None]:
 
 
 def new_session() -> requests.Session:
-    """A session that trusts the same extra certificates as pip and uv do."""
+    """A session that asks a busy server again and trusts the certificates that pip and uv do."""
     session = requests.Session()
+    busy = Retry(
+        connect=0,
+        read=0,
+        status=3,
+        backoff_factor=1,
+        status_forcelist=(429, 500, 502, 503, 504),
+        raise_on_status=False,
+    )
+    for scheme in ("http://", "https://"):
+        session.mount(scheme, HTTPAdapter(max_retries=busy))
     if bundle := os.environ.get("PIP_CERT") or os.environ.get("SSL_CERT_FILE"):
         session.verify = bundle
     return session
@@ -130,21 +140,19 @@ class Downloader:
     def _transfer(self, url: str, partial: Path, size: int, headers: dict[str, str] | None) -> None:
         """Bring `partial` to `size` bytes, in several goes if need be."""
         self._count(_size(partial))
-        for attempt in range(ATTEMPTS):
-            if attempt:
-                self.sleep(2.0 ** (attempt - 1))
-            with network_errors(url):
+        cut: requests.RequestException | None = None
+        with network_errors(url):
+            for pause_s in PAUSES_S:
+                if pause_s:
+                    self.sleep(pause_s)
                 try:
                     self._append(url, partial, size, headers)
-                except (
-                    requests.ConnectionError,
-                    requests.Timeout,
-                    requests.exceptions.ChunkedEncodingError,
-                ):
-                    if attempt == ATTEMPTS - 1:
-                        raise
-            if _size(partial) == size:
-                return
+                except CUTS as error:
+                    cut = error
+                if _size(partial) == size:
+                    return
+            if cut:
+                raise cut
         raise ModelError(
             f"{without_secrets(url)} gave {_size(partial)} bytes, expected {size}. {OFFLINE_HINT}"
         )

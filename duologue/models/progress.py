@@ -42,7 +42,7 @@ class LogProgress:
 
     def note(self, text: str) -> None:
         """Log the note."""
-        log.warning(text)
+        log.info(text)
 
 
 class LineProgress:
@@ -62,9 +62,7 @@ class LineProgress:
         tenths = 10 * self._done // self._total if self._total else 0
         if tenths > self._tenths:
             self._tenths = tenths
-            self.note(
-                f"fetching models: {10 * tenths} % of {self._total / 1e6:.1f} MB"
-            )
+            self.note(f"fetching models: {10 * tenths} % of {self._total / 1e6:.1f} MB")
 
     def note(self, text: str) -> None:
         """Print the note."""
@@ -109,7 +107,7 @@ class BarProgress:
 def stderr_progress() -> Iterator[Progress]:
     """Progress on standard error: a bar on a terminal, else lines. Nothing until it is used."""
     console = Console(stderr=True)
-    if not console.is_terminal:
+    if not console.is_interactive:
         yield LineProgress(console)
         return
     bar = BarProgress(console)

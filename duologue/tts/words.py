@@ -41,7 +41,9 @@ def spread(text: str, end_samples: list[int]) -> list[Word]:
     if len(spans) == len(end_samples):
         return [Word(*span, end) for span, end in zip(spans, end_samples, strict=True)]
     said = np.cumsum([end - start for start, end in spans])
-    at = np.interp(said / said[-1] * len(end_samples), range(len(end_samples) + 1), [0, *end_samples])
+    at = np.interp(
+        said / said[-1] * len(end_samples), range(len(end_samples) + 1), [0, *end_samples]
+    )
     return [Word(*span, round(end)) for span, end in zip(spans, at, strict=True)]
 
 

@@ -1,0 +1,182 @@
+"""The `duologue` command.
+
+Exit codes: 2 a wrong call, 3 unusable input, 4 a model or engine that is missing or failed.
+"""
+
+import importlib
+import importlib.util
+import json
+import sys
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from duologue.cli_models import models_app
+from duologue.errors import DuologueError, InputError, UsageError
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app.add_typer(models_app, name="models")
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Output = Annotated[Path, typer.Option("--output", "-o", help="The WAV to write.")]
+Config = Annotated[str, typer.Option("--config", "-c", help="A set-up's name, or a YAML file.")]
+Flags = Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="Override a value.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log what happens.")]
+
+
+def main() -> None:
+    """Run the command; an expected error is one line on standard error, never a traceback."""
+    try:
+        app()
+    except DuologueError as error:
+        print(f"duologue: {error}", file=sys.stderr)
+        raise SystemExit(error.exit_code) from None
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"duologue {version('duologue')}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    _: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print it.")
+    ] = False,
+) -> None:
+    """A real-time, duplex voice chatbot."""
+
+
+def _bots() -> Any:
+    """The bots' commands, which live in a checkout and not in the wheel."""
+    checkout = Path(__file__).parent.parent
+    if not (checkout / "bots" / "cli.py").is_file():
+        raise UsageError(
+            "this command needs the bots, which are not part of the installed package; "
+            "run it from a checkout of duologue that is installed with `make install`"
+        )
+    # From a checkout any working directory will do.
+    if str(checkout) not in sys.path:
+        sys.path.insert(0, str(checkout))
+    if importlib.util.find_spec("pipecat") is None:
+        raise UsageError("this command needs pipecat; run `make install`, or add `duologue[room]`")
+    return importlib.import_module("bots.cli")
+
+
+@app.command()
+def room(
+    config: Config = "embedded",
+    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on.")] = None,
+    flags: Flags = [],  # noqa: B006
+    verbose: Verbose = False,
+) -> None:
+    """Start the browser room."""
+    named = [("room.host", host), ("room.port", port)]
+    overrides = [*flags, *(f"{key}={value}" for key, value in named if value is not None)]
+    _bots().room(config, overrides, verbose)
+
+
+@app.command()
+def talk(
+    source: Annotated[Path, typer.Argument(metavar="IN.wav")],
+    output: Output,
+    config: Config = "embedded",
+    flags: Flags = [],  # noqa: B006
+    as_json: AsJson = False,
+    verbose: Verbose = False,
+) -> None:
+    """Answer one recording with another."""
+    result = _bots().talk(source, output, config, flags, verbose)
+    if as_json:
+        typer.echo(json.dumps(result, indent=2, ensure_ascii=False))
+    else:
+        typer.echo(f"you: {result['transcript']}\nbot: {result['reply']}\n{output}")
+
+
+@app.command()
+def speak(
+    text: str,
+    output: Output,
+    voice: Annotated[str, typer.Option(help="A Piper voice's name or folder.")] = (
+        "piper-en_US-joe-medium"
+    ),
+    lang: Annotated[str, typer.Option(help="Language of the text: en or zh.")] = "en",
+    as_json: AsJson = False,
+) -> None:
+    """Say a text."""
+    from duologue.audio.pcm import write_wav
+    from duologue.models import ensure
+    from duologue.tts.offline import speak as say
+    from duologue.tts.piper import PiperVoice
+
+    if lang not in ("en", "zh"):
+        raise UsageError(f"--lang {lang}: expected en or zh")
+    engine = PiperVoice(ensure(voice))
+    try:
+        started = time.perf_counter()
+        samples = say(engine, text, lang=lang)
+        spent_s = time.perf_counter() - started
+    finally:
+        engine.close()
+    if not len(samples):
+        raise InputError(f"{text!r}: found nothing to say, expected some words")
+    write_wav(output, samples, engine.rate_hz)
+    audio_s = len(samples) / engine.rate_hz
+    facts = {"audio_s": round(audio_s, 3), "rate_hz": engine.rate_hz, "rtf": spent_s / audio_s}
+    typer.echo(json.dumps(facts, indent=2) if as_json else f"{output}: {audio_s:.1f} s")
+
+
+@app.command()
+def transcribe(
+    source: Annotated[Path, typer.Argument(metavar="IN.wav")],
+    model: Annotated[str, typer.Option(help="A Whisper model's name or folder.")] = (
+        "whisper-tiny.en"
+    ),
+    lang: Annotated[str, typer.Option(help="Language, for multilingual models.")] = "en",
+    as_json: AsJson = False,
+) -> None:
+    """Write down what a recording says."""
+    from duologue.asr.whisper import Whisper, pieces
+    from duologue.audio.pcm import ASR_RATE_HZ, read_audio
+    from duologue.models import ensure
+
+    samples = read_audio(source)
+    whisper = Whisper(ensure(model), language=lang, threads=2)
+    texts, started = [], time.perf_counter()
+    with typer.progressbar(list(pieces(samples)), file=sys.stderr, hidden=as_json) as parts:
+        for part in parts:
+            transcript = whisper.transcribe(part)
+            if transcript.credible:
+                texts.append(transcript.text)
+    text = " ".join(texts)
+    if as_json:
+        facts = {
+            "text": text,
+            "audio_s": round(len(samples) / ASR_RATE_HZ, 3),
+            "seconds": round(time.perf_counter() - started, 3),
+        }
+        typer.echo(json.dumps(facts, indent=2, ensure_ascii=False))
+    else:
+        typer.echo(text)
+
+
+@app.command()
+def doctor(as_json: AsJson = False) -> None:
+    """Say what is installed, what can run here, and what to do."""
+    from duologue.doctor import examine
+
+    checks = examine()
+    if as_json:
+        typer.echo(json.dumps([check.to_dict() for check in checks], indent=2))
+    else:
+        for check in checks:
+            mark = "ok  " if check.ok else ("-   " if check.optional else "MISS")
+            advice = "" if check.ok else f"  -> {check.advice}"
+            typer.echo(f"{mark} {check.name:<28}{check.found}{advice}")
+    if not all(check.ok or check.optional for check in checks):
+        raise typer.Exit(4)

@@ -1,0 +1,175 @@
+"""One strict set-up per bot: a YAML file, overridden by environment and flags.
+
+Every value `a.b` can be set by the variable DUOLOGUE_A__B or by the flag `--set a.b=VALUE`, the flag
+first. Secrets are not part of it: they come from the environment where they are used.
+"""
+
+import difflib
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from duologue.errors import ConfigError
+
+ENV_PREFIX = "DUOLOGUE_"
+
+
+class Section(BaseModel):
+    """A part of the set-up; unknown keys are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class RoomConfig(Section):
+    """The browser room."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(7860, ge=0, le=65535)
+    capacity: int = Field(2, ge=1)
+    ice_servers: list[str] = []
+    idle_s: float = Field(600, gt=0, description="Seconds without speech after which a call ends")
+
+
+class AsrConfig(Section):
+    """Speech recognition."""
+
+    engine: Literal["whisper", "funasr"] = "whisper"
+    model: str = "whisper-tiny.en"
+    threads: int = Field(1, ge=1)
+
+
+class VadConfig(Section):
+    """Voice activity detection."""
+
+    engine: Literal["silero", "webrtcvad"] = "silero"
+    confidence: float = Field(0.6, gt=0, lt=1)
+    start_s: float = Field(0.1, gt=0)
+    stop_s: float = Field(0.2, gt=0)
+
+
+class TurnConfig(Section):
+    """End of the user's turn."""
+
+    end: Literal["smart-turn", "speech-timeout"] = "smart-turn"
+    silence_s: float = Field(1.2, gt=0, description="Silence that ends a turn in any case")
+    speculate: bool = True
+
+
+class Example(Section):
+    """An example exchange for models that follow examples better than instructions."""
+
+    user: str
+    assistant: str
+
+
+class LmConfig(Section):
+    """The language model."""
+
+    engine: Literal["llamacpp", "openai"] = "llamacpp"
+    model: str = "smollm2-135m-instruct"
+    base_url: str | None = None
+    threads: int = Field(1, ge=1)
+    context: int = Field(2048, ge=256)
+    max_tokens: int = Field(80, ge=1)
+    temperature: float = Field(0.0, ge=0)
+    repeat_penalty: float = Field(1.1, ge=1)
+    tool_choice: Literal["rules", "model", "none"] = "rules"
+    system: str = "You are a friendly voice assistant. Answer in one or two short sentences."
+    examples: list[Example] = []
+
+
+class VoiceConfig(Section):
+    """The decoupled voice."""
+
+    engine: Literal["piper"] = "piper"
+    model: str = "piper-en_US-joe-medium"
+    threads: int = Field(1, ge=1)
+    speed: float = Field(1.0, gt=0.3, lt=3)
+    particles: Literal["strip", "interject"] = "strip"
+
+
+class BotConfig(Section):
+    """A whole bot."""
+
+    lang: Literal["en", "zh"] = "en"
+    room: RoomConfig = RoomConfig()
+    asr: AsrConfig = AsrConfig()
+    vad: VadConfig = VadConfig()
+    turn: TurnConfig = TurnConfig()
+    lm: LmConfig = LmConfig()
+    voice: VoiceConfig = VoiceConfig()
+
+
+def load_config(
+    path: Path, *, flags: Iterable[str] = (), environ: Mapping[str, str] = os.environ
+) -> BotConfig:
+    """Read a set-up.
+
+    Args:
+        path: The YAML file.
+        flags: `a.b=VALUE`, VALUE in YAML.
+        environ: The environment.
+
+    Raises:
+        ConfigError: no such file, not YAML, an unknown key or a value of the wrong kind.
+    """
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    except OSError as error:
+        known = ", ".join(sorted(file.name for file in path.parent.glob("*.yaml")))
+        raise ConfigError(f"{path}: cannot be read; in its folder there are: {known}") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: is not YAML: {error}") from error
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path}: expected sections such as `asr:`, found {type(data).__name__}")
+    for source, key, value in [*_from_environ(environ), *_from_flags(flags)]:
+        _put(data, key, value, source)
+    try:
+        return BotConfig.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError(f"{path}: " + "; ".join(map(_explain, error.errors()))) from error
+
+
+def _from_environ(environ: Mapping[str, str]) -> Iterable[tuple[str, list[str], str]]:
+    for name, value in sorted(environ.items()):
+        if name.startswith(ENV_PREFIX) and "__" in name:
+            yield name, name.removeprefix(ENV_PREFIX).lower().split("__"), value
+
+
+def _from_flags(flags: Iterable[str]) -> Iterable[tuple[str, list[str], str]]:
+    for flag in flags:
+        key, sign, value = flag.partition("=")
+        if not sign:
+            raise ConfigError(f"--set {flag}: expected KEY=VALUE, such as lm.max_tokens=60")
+        yield f"--set {flag}", key.split("."), value
+
+
+def _put(data: dict[str, Any], keys: list[str], value: str, source: str) -> None:
+    try:
+        parsed = yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{source}: the value is not YAML: {error}") from error
+    for key in keys[:-1]:
+        data = data.setdefault(key, {})
+        if not isinstance(data, dict):
+            raise ConfigError(f"{source}: {key} is not a section")
+    data[keys[-1]] = parsed
+
+
+def _explain(error: Any) -> str:
+    """One line on one problem; an unknown key names the nearest known one."""
+    *parents, last = error["loc"]
+    where = ".".join(map(str, error["loc"]))
+    if error["type"] != "extra_forbidden":
+        return f"{where}: {error['msg']}, found {error['input']!r}"
+    section: Any = BotConfig
+    for name in parents:
+        section = getattr(section.model_fields.get(name), "annotation", Example)
+        section = section if hasattr(section, "model_fields") else Example
+    near = difflib.get_close_matches(str(last), section.model_fields, 1, 0.3)
+    hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(section.model_fields)}"
+    return f"{where}: unknown key; {hint}"

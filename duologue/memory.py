@@ -1,0 +1,132 @@
+"""What was said and what of it was heard: the messages that the next answer is built on.
+
+The assistant's text enters the messages while it is generated, so that a tool's result finds it
+there; an interruption cuts it to the words that were heard.
+"""
+
+from dataclasses import dataclass
+
+from duologue.lm.engine import Message
+
+
+@dataclass(slots=True)
+class _Answer:
+    message: Message
+    heard: int = 0
+
+
+class Memory:
+    """The conversation of one session.
+
+    Args:
+        messages: The live list, to which the user's messages are also appended. It is changed in
+            place and never replaced; what it holds now (prompt, example turns) stays for ever.
+        max_chars: Size at which the older half is dropped; large steps keep the LM's prefix cache
+            useful in between.
+    """
+
+    def __init__(self, messages: list[Message], *, max_chars: int = 4000):
+        self._messages = messages
+        self._fixed = len(messages)
+        self._max_chars = max_chars
+        self._turn = 0
+        self._open: dict[int, _Answer] = {}
+
+    @property
+    def turn(self) -> int:
+        """Number of the newest answer, from 1."""
+        return self._turn
+
+    def begin(self) -> int:
+        """Number a new answer; an older one may still be on its way to the ear."""
+        if sum(_size(m) for m in self._messages[self._fixed :]) > self._max_chars:
+            self._drop_older_half()
+        self._turn += 1
+        return self._turn
+
+    def add(self, turn: int, text: str) -> None:
+        """Append generated text to answer `turn`."""
+        self._answer(turn).message["content"] += text
+
+    def text(self, turn: int) -> str:
+        """The text of answer `turn` so far; "" once it is closed or cut."""
+        return self._open[turn].message["content"] if turn in self._open else ""
+
+    def heard(self, turn: int, chars: int) -> None:
+        """Note that the first `chars` characters of answer `turn` have been heard."""
+        if answer := self._open.get(turn):
+            answer.heard = max(answer.heard, chars)
+
+    def close(self, turn: int) -> None:
+        """Answer `turn` has been heard to its end."""
+        self._open.pop(turn, None)
+
+    def cut(self) -> dict[int, int]:
+        """The user has interrupted: keep of each open answer exactly what was heard.
+
+        An answer of which nothing was heard leaves no message behind.
+
+        Returns:
+            Characters kept of each answer that was cut.
+        """
+        cut = {}
+        for turn, answer in self._open.items():
+            message = answer.message
+            message["content"] = message["content"][: answer.heard].rstrip()
+            cut[turn] = len(message["content"])
+            if not message["content"] and not message.get("tool_calls"):
+                self._messages[:] = [m for m in self._messages if m is not message]
+        self._open.clear()
+        return cut
+
+    def add_call(self, turn: int, call_id: str, name: str, arguments: str) -> None:
+        """Note that answer `turn` calls a tool."""
+        function = {"name": name, "arguments": arguments}
+        self._answer(turn).message.setdefault("tool_calls", []).append(
+            {"id": call_id, "type": "function", "function": function}
+        )
+
+    def add_result(self, call_id: str, content: str) -> None:
+        """Put a tool's result behind its call; nowhere if the call has left the memory."""
+        for index, message in enumerate(self._messages, 1):
+            if any(call["id"] == call_id for call in message.get("tool_calls", ())):
+                while index < len(self._messages) and self._messages[index]["role"] == "tool":
+                    index += 1
+                result = {"role": "tool", "tool_call_id": call_id, "content": content}
+                self._messages.insert(index, result)
+                return
+
+    def _answer(self, turn: int) -> _Answer:
+        if turn not in self._open:
+            self._open[turn] = _Answer({"role": "assistant", "content": ""})
+            self._messages.append(self._open[turn].message)
+        return self._open[turn]
+
+    def _drop_older_half(self) -> None:
+        past = self._messages[self._fixed :]
+        half = sum(_size(m) for m in past) / 2
+        dropped = 0
+        while past and (dropped < half or past[0]["role"] != "user"):
+            dropped += _size(past.pop(0))
+        self._messages[self._fixed :] = past
+
+
+def merge_turns(messages: list[Message]) -> list[Message]:
+    """The messages of an inference, with roles in turn.
+
+    A user who goes on speaking before anything was heard has sent several messages in a row; chat
+    templates expect one.
+    """
+    merged: list[Message] = []
+    for message in messages:
+        last = merged[-1] if merged else {}
+        if last.get("role") == message["role"] == "user":
+            merged[-1] = {"role": "user", "content": f"{last['content']} {message['content']}"}
+        else:
+            merged.append(message)
+    return merged
+
+
+def _size(message: Message) -> int:
+    calls = message.get("tool_calls", ())
+    return len(message.get("content") or "") + sum(len(str(call["function"])) for call in calls)

@@ -1,0 +1,87 @@
+"""The pipeline's own frames. `turn` is the answer's number in the session's memory."""
+
+from dataclasses import dataclass
+
+from pipecat.frames.frames import DataFrame, LLMTextFrame, SystemFrame, TTSAudioRawFrame
+
+from duologue.lm.engine import ToolCall
+from duologue.particles import Particle
+from duologue.tools import Call
+
+
+@dataclass
+class ToolCallFrame(DataFrame):
+    """The LM has called a tool; ordered behind the text that came before it."""
+
+    call: ToolCall | None = None
+
+
+@dataclass
+class ToolStateFrame(SystemFrame):
+    """A call has entered a new state."""
+
+    turn: int = 0
+    call: Call | None = None
+
+
+@dataclass
+class ParticleFrame(SystemFrame):
+    """A speech particle, taken out of the text."""
+
+    turn: int = 0
+    particle: Particle | None = None
+    rendered: bool = False
+
+
+@dataclass
+class AnswerTextFrame(LLMTextFrame):
+    """Text of an answer on its way to the voice, free of particles and thoughts."""
+
+    turn: int = 0
+
+
+@dataclass
+class VoiceAudioFrame(TTSAudioRawFrame):
+    """Audio of an answer.
+
+    Parameters:
+        turn: The answer.
+        words: (samples from this frame's start, characters said by then) of each word in it.
+    """
+
+    turn: int = 0
+    words: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass
+class HeardFrame(SystemFrame):
+    """The first `chars` characters of answer `turn` have been heard."""
+
+    turn: int = 0
+    chars: int = 0
+
+
+@dataclass
+class AnswerDoneFrame(SystemFrame):
+    """Answer `turn` is over, heard to its end or cut off at `chars`."""
+
+    turn: int = 0
+    chars: int = 0
+    interrupted: bool = False
+
+
+@dataclass
+class FloorFrame(SystemFrame):
+    """The bot takes the floor (it will speak) or leaves it (all it had to say was heard)."""
+
+    taken: bool = False
+
+
+@dataclass
+class HoldFrame(SystemFrame):
+    """Stop the bot's sound, keep what it has to say."""
+
+
+@dataclass
+class ResumeFrame(SystemFrame):
+    """Go on where `HoldFrame` stopped."""

@@ -1,0 +1,204 @@
+"""The page's view of a conversation: frames in, JSON events out (the protocol is in docs/page.md)."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from pipecat.frames.frames import (
+    BotStartedSpeakingFrame,
+    ErrorFrame,
+    Frame,
+    InterimTranscriptionFrame,
+    LLMContextUserTurnFrame,
+    LLMFullResponseStartFrame,
+    TranscriptionFrame,
+    TTSAudioRawFrame,
+    UserStartedSpeakingFrame,
+    UserStoppedSpeakingFrame,
+    VADUserStartedSpeakingFrame,
+    VADUserStoppedSpeakingFrame,
+)
+from pipecat.observers.base_observer import BaseObserver, FramePushed
+
+from processors.frames import (
+    AnswerDoneFrame,
+    AnswerTextFrame,
+    FloorFrame,
+    HeardFrame,
+    HoldFrame,
+    ParticleFrame,
+    ResumeFrame,
+    ToolStateFrame,
+    VoiceAudioFrame,
+)
+
+
+class PageEvents(BaseObserver):
+    """Sends transcripts, states, particles, tool calls and latencies.
+
+    Args:
+        send: Takes one JSON-able event; it must not block.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(
+        self, send: Callable[[dict[str, Any]], None], *, clock: Callable[[], float] = time.monotonic
+    ):
+        super().__init__(observe_every_push=False)
+        self._send = send
+        self._clock = clock
+        self._turn = 0
+        self._text = ""
+        self._state = ""
+        self._stamps: dict[str, float] = {}
+        self._seen: set[int] = set()
+
+    async def on_push_frame(self, data: FramePushed):
+        """Turn one frame into at most a few events."""
+        frame = data.frame
+        # A broadcast makes two frames, one each way.
+        if frame.broadcast_sibling_id in self._seen:
+            self._seen.discard(frame.broadcast_sibling_id)
+            return
+        if frame.broadcast_sibling_id is not None:
+            self._seen.add(frame.id)
+        handler = _HANDLERS.get(type(frame))
+        if handler is not None:
+            handler(self, frame)
+
+    def _event(self, kind: str, **fields: Any) -> None:
+        self._send({"type": kind, "turn": self._turn, **fields})
+
+    def _set_state(self, state: str) -> None:
+        if state != self._state:
+            self._state = state
+            self._event("state", state=state)
+
+    def _on_vad_start(self, frame: Frame) -> None:
+        self._stamps.pop("speech_end", None)
+
+    def _on_vad_stop(self, frame: VADUserStoppedSpeakingFrame) -> None:
+        self._stamps = {"speech_end": self._clock() - frame.stop_secs}
+
+    def _on_user_start(self, frame: Frame) -> None:
+        self._set_state("hearing")
+
+    def _on_user_stop(self, frame: Frame) -> None:
+        self._stamp("turn_end")
+        self._set_state("thinking")
+
+    def _on_interim(self, frame: InterimTranscriptionFrame) -> None:
+        self._event("user", text=frame.text, final=False)
+
+    def _on_transcript(self, frame: TranscriptionFrame) -> None:
+        self._stamp("transcript")
+        if frame.text:
+            self._event("user", text=frame.text, final=False)
+
+    def _on_user_turn(self, frame: LLMContextUserTurnFrame) -> None:
+        self._event("user", text=frame.text, final=True)
+
+    def _on_answer(self, frame: LLMFullResponseStartFrame) -> None:
+        if turn := frame.metadata.get("turn"):
+            self._turn, self._text = turn, ""
+
+    def _on_text(self, frame: AnswerTextFrame) -> None:
+        self._stamp("first_token")
+        self._text += frame.text
+        self._event("bot_text", text=self._text)
+
+    def _on_voice(self, frame: Frame) -> None:
+        self._stamp("first_audio")
+
+    def _on_bot_start(self, frame: Frame) -> None:
+        self._set_state("speaking")
+
+    def _on_audio_out(self, frame: Frame) -> None:
+        self._stamp("audio_out")
+        self._send_latency()
+
+    def _on_heard(self, frame: HeardFrame) -> None:
+        self._send({"type": "bot_heard", "turn": frame.turn, "chars": frame.chars})
+
+    def _on_done(self, frame: AnswerDoneFrame) -> None:
+        reason = "interrupted" if frame.interrupted else "done"
+        self._send(
+            {"type": "bot_end", "turn": frame.turn, "reason": reason, "chars": frame.chars}
+        )
+
+    def _on_floor(self, frame: FloorFrame) -> None:
+        if not frame.taken and self._state in ("speaking", "held", "tool", "thinking"):
+            self._set_state("listening")
+
+    def _on_hold(self, frame: Frame) -> None:
+        self._set_state("held")
+
+    def _on_resume(self, frame: Frame) -> None:
+        self._set_state("speaking")
+
+    def _on_particle(self, frame: ParticleFrame) -> None:
+        if frame.particle is not None:
+            name, text = frame.particle.name, frame.particle.text
+            self._event("particle", name=name, text=text, rendered=frame.rendered)
+
+    def _on_tool(self, frame: ToolStateFrame) -> None:
+        if (call := frame.call) is None:
+            return
+        self._event(
+            "tool",
+            call_id=call.call_id,
+            name=call.name,
+            arguments=call.arguments,
+            status=call.state.value,
+            result=call.result.data if call.result else None,
+        )
+
+    def _on_error(self, frame: ErrorFrame) -> None:
+        self._event("error", message=frame.error, fatal=frame.fatal)
+
+    def _stamp(self, name: str) -> None:
+        if "speech_end" in self._stamps:
+            self._stamps.setdefault(name, self._clock())
+
+    def _send_latency(self) -> None:
+        if "turn_end" not in self._stamps:
+            return
+        stamps, self._stamps = self._stamps, {}
+
+        def since(name: str, start: str) -> float | None:
+            if name not in stamps or start not in stamps:
+                return None
+            return round(max(0.0, stamps[name] - stamps[start]) * 1000)
+
+        self._event(
+            "latency",
+            end_of_turn_ms=since("turn_end", "speech_end"),
+            asr_ms=since("transcript", "speech_end"),
+            lm_first_token_ms=since("first_token", "turn_end"),
+            voice_first_audio_ms=since("first_audio", "first_token"),
+            total_ms=since("audio_out", "speech_end"),
+        )
+
+
+_HANDLERS: dict[type[Frame], Callable[[PageEvents, Any], None]] = {
+    VADUserStartedSpeakingFrame: PageEvents._on_vad_start,
+    VADUserStoppedSpeakingFrame: PageEvents._on_vad_stop,
+    UserStartedSpeakingFrame: PageEvents._on_user_start,
+    UserStoppedSpeakingFrame: PageEvents._on_user_stop,
+    InterimTranscriptionFrame: PageEvents._on_interim,
+    TranscriptionFrame: PageEvents._on_transcript,
+    LLMContextUserTurnFrame: PageEvents._on_user_turn,
+    LLMFullResponseStartFrame: PageEvents._on_answer,
+    AnswerTextFrame: PageEvents._on_text,
+    VoiceAudioFrame: PageEvents._on_voice,
+    TTSAudioRawFrame: PageEvents._on_audio_out,
+    BotStartedSpeakingFrame: PageEvents._on_bot_start,
+    HeardFrame: PageEvents._on_heard,
+    AnswerDoneFrame: PageEvents._on_done,
+    FloorFrame: PageEvents._on_floor,
+    HoldFrame: PageEvents._on_hold,
+    ResumeFrame: PageEvents._on_resume,
+    ParticleFrame: PageEvents._on_particle,
+    ToolStateFrame: PageEvents._on_tool,
+    ErrorFrame: PageEvents._on_error,
+}

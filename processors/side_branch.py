@@ -1,0 +1,131 @@
+"""Takes particles, thoughts and tool calls off the voice path; no audio ever enters here."""
+
+import json
+from collections import deque
+
+from pipecat.frames.frames import (
+    Frame,
+    InterruptionFrame,
+    LLMFullResponseEndFrame,
+    LLMFullResponseStartFrame,
+    LLMRunFrame,
+    LLMTextFrame,
+    TTSSpeakFrame,
+    UserStartedSpeakingFrame,
+    UserStoppedSpeakingFrame,
+)
+from pipecat.processors.frame_processor import FrameDirection, FrameProcessor
+
+from duologue.memory import Memory
+from duologue.particles import Particle, Renderer, Scanner, Text
+from duologue.tools import Call, CallLedger, CallState, ToolRegistry
+from processors.frames import AnswerTextFrame, ParticleFrame, ToolCallFrame, ToolStateFrame
+
+MAX_ANNOUNCEMENTS = 8
+
+
+class SideBranch(FrameProcessor):
+    """Splits the LM's stream: plain text to the voice, all else to whom it concerns.
+
+    Tools run beside the speech. When the last call of an answer has a result, the LM is asked
+    again; an interruption cancels the calls of tools that do not outlive it.
+
+    Args:
+        memory: Receives the text as it is generated, the calls and their results.
+        tools: What the LM may call.
+        renderer: How the voice expresses particles.
+    """
+
+    def __init__(self, memory: Memory, tools: ToolRegistry, renderer: Renderer):
+        super().__init__()
+        self._memory = memory
+        self._renderer = renderer
+        self._ledger = CallLedger(tools, self._on_call, self.create_task)
+        self._call_turns: dict[str, int] = {}
+        self._scanner = Scanner()
+        self._turn = 0
+        self._user_turn = False
+        # Oldest first; beyond the bound the oldest is dropped.
+        self._announcements: deque[str] = deque(maxlen=MAX_ANNOUNCEMENTS)
+
+    async def process_frame(self, frame: Frame, direction: FrameDirection):
+        """See the class."""
+        await super().process_frame(frame, direction)
+        match frame:
+            case LLMFullResponseStartFrame():
+                await self._begin(frame)
+            case LLMTextFrame():
+                await self._forward(self._scanner.feed(frame.text))
+            case ToolCallFrame(call=call) if call is not None:
+                self._memory.add_call(self._turn, call.call_id, call.name, call.arguments)
+                self._call_turns[call.call_id] = self._turn
+                await self._ledger.request(call.call_id, call.name, call.arguments)
+            case LLMFullResponseEndFrame():
+                await self._forward(self._scanner.flush())
+                await self.push_frame(frame, direction)
+            case TTSSpeakFrame():
+                await self._announce(frame.text)
+            case _:
+                await self._watch(frame)
+                await self.push_frame(frame, direction)
+
+    async def cleanup(self):
+        """Settle every open call."""
+        await self._ledger.close()
+        await super().cleanup()
+
+    async def _begin(self, frame: Frame) -> None:
+        self._turn = frame.metadata["turn"] = self._memory.begin()
+        self._scanner = Scanner()
+        await self.push_frame(frame)
+
+    async def _forward(self, events: list) -> None:
+        for event in events:
+            if isinstance(event, Text):
+                await self._push_text(event.text)
+            elif isinstance(event, Particle):
+                rendered = self._renderer.render(event)
+                voiced = rendered.text is not None
+                await self.push_frame(
+                    ParticleFrame(turn=self._turn, particle=event, rendered=voiced)
+                )
+                if rendered.text:
+                    await self._push_text(rendered.text)
+
+    async def _push_text(self, text: str) -> None:
+        self._memory.add(self._turn, text)
+        await self.push_frame(AnswerTextFrame(text, turn=self._turn))
+
+    async def _watch(self, frame: Frame) -> None:
+        if isinstance(frame, InterruptionFrame):
+            self._scanner = Scanner()
+            await self._ledger.barge_in()
+        elif isinstance(frame, UserStartedSpeakingFrame):
+            self._user_turn = True
+        elif isinstance(frame, UserStoppedSpeakingFrame):
+            self._user_turn = False
+            while self._announcements:
+                await self._announce(self._announcements.popleft())
+
+    async def _announce(self, text: str) -> None:
+        """Say something of our own accord, but not into the user's turn."""
+        if self._user_turn:
+            self._announcements.append(text)
+            return
+        await self._begin(LLMFullResponseStartFrame())
+        await self._push_text(text)
+        await self.push_frame(LLMFullResponseEndFrame())
+
+    async def _on_call(self, call: Call) -> None:
+        turn = self._call_turns[call.call_id]
+        await self.push_frame(ToolStateFrame(turn=turn, call=call))
+        if not call.state.settled:
+            return
+        del self._call_turns[call.call_id]
+        result = call.result
+        content = {"data": result.data, "say": result.say} if result else {}
+        self._memory.add_result(call.call_id, json.dumps(content, default=str))
+        # A user who has begun a turn gets one answer to that turn, with the result in its context.
+        waits_for_more = turn in self._call_turns.values()
+        if call.state is not CallState.CANCELLED and not waits_for_more and not self._user_turn:
+            await self.push_frame(LLMRunFrame(), FrameDirection.UPSTREAM)

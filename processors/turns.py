@@ -1,0 +1,144 @@
+"""When the user's turn starts and ends, as pipecat turn strategies."""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from pipecat.frames.frames import (
+    Frame,
+    InterimTranscriptionFrame,
+    TranscriptionFrame,
+    VADUserStartedSpeakingFrame,
+    VADUserStoppedSpeakingFrame,
+)
+from pipecat.turns.types import ProcessFrameResult, UserTurnSpeculation
+from pipecat.turns.user_start import BaseUserTurnStartStrategy
+from pipecat.turns.user_stop import TurnAnalyzerUserTurnStopStrategy
+
+from duologue.duplex import MAX_HOLD_S, BargeIn, Decision
+from processors.frames import FloorFrame, HoldFrame, ResumeFrame
+
+
+class BargeInTurnStart(BaseUserTurnStartStrategy):
+    """Holds the bot at the first sound, then commits to the user's turn or resumes the bot.
+
+    Args:
+        bot_text: What the bot has said last, to know its own echo in the microphone.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(self, bot_text: Callable[[], str], *, clock: Callable[[], float] = time.monotonic):
+        super().__init__()
+        self._bot_text = bot_text
+        self._clock = clock
+        self._state = BargeIn()
+        self._timer: asyncio.Task[None] | None = None
+
+    async def process_frame(self, frame: Frame) -> ProcessFrameResult:
+        """Follow the floor, the VAD and the transcripts."""
+        match frame:
+            case FloorFrame():
+                self._state.bot(frame.taken)
+            case VADUserStartedSpeakingFrame():
+                return await self._decide(self._state.onset(self._clock()))
+            case VADUserStoppedSpeakingFrame():
+                self._state.offset()
+            case TranscriptionFrame():
+                return await self._heard(frame.text, final=True)
+            case InterimTranscriptionFrame():
+                return await self._heard(frame.text, final=False)
+        return ProcessFrameResult.CONTINUE
+
+    async def cleanup(self):
+        """End the timer."""
+        await self._stop_timer()
+        await super().cleanup()
+
+    async def _heard(self, text: str, *, final: bool) -> ProcessFrameResult:
+        if not self._state.floor or self._state.committed:
+            return ProcessFrameResult.CONTINUE
+        decision = self._state.words(text, final=final, bot_text=self._bot_text())
+        if final and decision is not Decision.COMMIT:
+            # A backchannel is not what the user says in their turn.
+            await self.trigger_reset_aggregation()
+        return await self._decide(decision)
+
+    async def _decide(self, decision: Decision) -> ProcessFrameResult:
+        if decision is Decision.NONE:
+            return ProcessFrameResult.CONTINUE
+        await self._stop_timer()
+        if decision is Decision.HOLD:
+            await self.broadcast_frame(HoldFrame)
+            self._timer = self.create_task(self._time_out())
+        elif decision is Decision.RESUME:
+            await self.broadcast_frame(ResumeFrame)
+        else:
+            await self.trigger_user_turn_started()
+            return ProcessFrameResult.STOP
+        return ProcessFrameResult.CONTINUE
+
+    async def _time_out(self) -> None:
+        await asyncio.sleep(MAX_HOLD_S)
+        self._timer = None
+        await self._decide(self._state.tick(self._clock()))
+
+    async def _stop_timer(self) -> None:
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            await self.cancel_task(timer)
+
+
+class SpeculativeTurnStop(TurnAnalyzerUserTurnStopStrategy):
+    """Asks the LM while the turn analyzer still waits for the user to go on.
+
+    The analyzer answers "not finished" to many finished turns and then waits for silence. The LM
+    uses that time: its answer is held back (pipecat's speculation gate) until the turn ends, and
+    dropped if the user goes on.
+    """
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self._parts: list[str] = []
+        self._guess: str | None = None
+
+    async def process_frame(self, frame: Frame) -> ProcessFrameResult:
+        """Start a guess at a transcript of an unfinished turn; withdraw it at new speech."""
+        if isinstance(frame, VADUserStartedSpeakingFrame):
+            await self._withdraw()
+        elif isinstance(frame, TranscriptionFrame) and frame.text.strip():
+            self._parts.append(frame.text.strip())
+        result = await super().process_frame(frame)
+        if isinstance(frame, TranscriptionFrame) and self._may_guess():
+            self._guess = " ".join(self._parts)
+            await self.trigger_user_turn_inference_triggered(
+                speculation=UserTurnSpeculation(text=self._guess)
+            )
+        return result
+
+    async def trigger_user_turn_stopped(self, *, enable_user_speaking_frames: bool | None = None):
+        """End the turn; a guess that still holds is its answer."""
+        guess, self._guess = self._guess, None
+        if guess is None or guess != " ".join(self._parts):
+            if guess is not None:
+                await self.trigger_user_turn_speculation_cancelled()
+            await super().trigger_user_turn_stopped(
+                enable_user_speaking_frames=enable_user_speaking_frames
+            )
+        else:
+            await self.trigger_user_turn_finalized(
+                enable_user_speaking_frames=enable_user_speaking_frames, confirms_speculation=True
+            )
+
+    async def _reset(self):
+        self._parts = []
+        await self._withdraw()
+        await super()._reset()
+
+    def _may_guess(self) -> bool:
+        waiting = self._vad_stopped and not self._vad_user_speaking and not self._turn_complete
+        return waiting and bool(self._parts) and self._guess is None
+
+    async def _withdraw(self) -> None:
+        guess, self._guess = self._guess, None
+        if guess is not None:
+            await self.trigger_user_turn_speculation_cancelled()

@@ -1,0 +1,78 @@
+"""Any text LM engine as a pipecat LLM service."""
+
+from contextlib import aclosing
+from dataclasses import replace
+
+from pipecat.frames.frames import (
+    Frame,
+    LLMContextFrame,
+    LLMFullResponseEndFrame,
+    LLMFullResponseStartFrame,
+)
+from pipecat.processors.frame_processor import FrameDirection
+from pipecat.services.llm_service import LLMService
+from pipecat.services.settings import LLMSettings
+
+from duologue.errors import EngineError
+from duologue.lm.engine import Engine, Message, Request, TextDelta, ToolCall
+from duologue.memory import merge_turns
+from processors.frames import ToolCallFrame
+
+
+class TextLM(LLMService):
+    """Streams an engine's answer; an interruption closes the stream and so aborts the request.
+
+    Args:
+        engine: The model, shared by sessions.
+        defaults: Sampling and tools of every request; its messages are replaced.
+    """
+
+    def __init__(self, engine: Engine, defaults: Request):
+        super().__init__(
+            settings=LLMSettings(
+                model=type(engine).__name__,
+                system_instruction=None,
+                temperature=defaults.temperature,
+                max_tokens=defaults.max_tokens,
+                top_p=None,
+                top_k=None,
+                frequency_penalty=None,
+                presence_penalty=None,
+                seed=None,
+                filter_incomplete_user_turns=False,
+                user_turn_completion_config=None,
+            )
+        )
+        self._engine = engine
+        self._defaults = defaults
+
+    def can_generate_metrics(self) -> bool:
+        """Time to first token and processing time are reported."""
+        return True
+
+    async def process_frame(self, frame: Frame, direction: FrameDirection):
+        """Answer each context; pass everything else."""
+        await super().process_frame(frame, direction)
+        if not isinstance(frame, LLMContextFrame):
+            await self.push_frame(frame, direction)
+            return
+        messages: list[Message] = list(frame.context.messages)  # type: ignore[arg-type]
+        try:
+            await self.push_frame(LLMFullResponseStartFrame())
+            await self._answer(replace(self._defaults, messages=merge_turns(messages)))
+        except EngineError as error:
+            await self.push_error(str(error), exception=error)
+        finally:
+            await self.push_frame(LLMFullResponseEndFrame())
+
+    async def _answer(self, request: Request) -> None:
+        await self.start_processing_metrics()
+        await self.start_ttfb_metrics()
+        async with aclosing(self._engine.stream(request)) as steps:  # type: ignore[type-var]
+            async for step in steps:
+                await self.stop_ttfb_metrics()
+                if isinstance(step, TextDelta):
+                    await self._push_llm_text(step.text)
+                elif isinstance(step, ToolCall):
+                    await self.push_frame(ToolCallFrame(step))
+        await self.stop_processing_metrics()
