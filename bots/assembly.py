@@ -5,6 +5,7 @@ input -> ASR -> user's turn -> LM -> side branch -> voice -> playout -> output
 
 import asyncio
 import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -132,6 +133,7 @@ def build_session(
     outputs: list[FrameProcessor],
     send: Callable[[dict[str, Any]], None] | None = None,
     real_time: bool = True,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Session:
     """Build the pipeline of one conversation.
 
@@ -142,6 +144,7 @@ def build_session(
         outputs: What takes the bot's audio.
         send: Takes the page's events.
         real_time: False for work on files: nothing is paced.
+        clock: Monotonic seconds.
     """
     context = LLMContext(messages=opening(config.lm))  # type: ignore[arg-type]
     memory = Memory(context.messages)  # type: ignore[arg-type]
@@ -167,11 +170,11 @@ def build_session(
         [
             *inputs,
             WhisperASR(models.asr),
-            LLMUserAggregator(context, params=_user_params(config, memory)),
+            LLMUserAggregator(context, params=_user_params(config, memory, clock)),
             TextLM(lm, request),
             branch,
             Voice(models.voice, lang=config.lang),
-            Playout(memory, real_time=real_time),
+            Playout(memory, real_time=real_time, clock=clock),
             *outputs,
         ]
     )
@@ -182,7 +185,7 @@ def build_session(
             audio_out_sample_rate=OUT_RATE_HZ,
             enable_metrics=True,
         ),
-        observers=[PageEvents(send)] if send else [],
+        observers=[PageEvents(send, clock=clock)] if send else [],
         idle_timeout_secs=config.room.idle_s,
         enable_rtvi=False,
         enable_turn_tracking=False,
@@ -190,11 +193,13 @@ def build_session(
     return Session(worker, context, memory, tools)
 
 
-def _user_params(config: BotConfig, memory: Memory) -> LLMUserAggregatorParams:
+def _user_params(
+    config: BotConfig, memory: Memory, clock: Callable[[], float]
+) -> LLMUserAggregatorParams:
     return LLMUserAggregatorParams(
         vad_analyzer=_vad(config.vad),
         user_turn_strategies=UserTurnStrategies(
-            start=[BargeInTurnStart(lambda: memory.text(memory.turn))],
+            start=[BargeInTurnStart(lambda: memory.text(memory.turn), clock=clock)],
             stop=[_turn_stop(config.turn)],
         ),
         # A cough that interrupted nothing needs no answer.

@@ -50,6 +50,7 @@ class PageEvents(BaseObserver):
         self._turn = 0
         self._text = ""
         self._state = ""
+        self._said: list[str] = []
         self._stamps: dict[str, float] = {}
         self._seen: set[int] = set()
 
@@ -68,6 +69,10 @@ class PageEvents(BaseObserver):
 
     def _event(self, kind: str, **fields: Any) -> None:
         self._send({"type": kind, "turn": self._turn, **fields})
+
+    def _user(self, text: str, *, final: bool = False) -> None:
+        # The user's words belong to the answer that they will get.
+        self._send({"type": "user", "turn": self._turn + 1, "text": text, "final": final})
 
     def _set_state(self, state: str) -> None:
         if state != self._state:
@@ -88,15 +93,17 @@ class PageEvents(BaseObserver):
         self._set_state("thinking")
 
     def _on_interim(self, frame: InterimTranscriptionFrame) -> None:
-        self._event("user", text=frame.text, final=False)
+        self._user(" ".join([*self._said, frame.text]))
 
     def _on_transcript(self, frame: TranscriptionFrame) -> None:
         self._stamp("transcript")
         if frame.text:
-            self._event("user", text=frame.text, final=False)
+            self._said.append(frame.text)
+            self._user(" ".join(self._said))
 
     def _on_user_turn(self, frame: LLMContextUserTurnFrame) -> None:
-        self._event("user", text=frame.text, final=True)
+        self._said.clear()
+        self._user(frame.text, final=True)
 
     def _on_answer(self, frame: LLMFullResponseStartFrame) -> None:
         if turn := frame.metadata.get("turn"):
@@ -135,6 +142,9 @@ class PageEvents(BaseObserver):
 
     def _on_resume(self, frame: Frame) -> None:
         self._set_state("speaking")
+        # What was said meanwhile was a backchannel, not the start of a turn.
+        self._said.clear()
+        self._user("")
 
     def _on_particle(self, frame: ParticleFrame) -> None:
         if frame.particle is not None:

@@ -36,6 +36,7 @@ from processors.frames import (
 )
 
 CHUNK_S = 0.02
+TICK_S = 0.001
 REWIND_S = 0.4
 MAX_QUEUED_S = 30.0
 
@@ -175,7 +176,7 @@ class Playout(FrameProcessor):
                 continue
             self._due_s = max(self._due_s, self._clock())
             ahead_s = self._due_s - self._clock() - self._lead_s
-            if ahead_s > 0 and self._real_time:
+            if ahead_s > TICK_S and self._real_time:
                 await self._wait(ahead_s)
                 if self._held:
                     await self._fade_out(item)

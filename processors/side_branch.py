@@ -53,7 +53,7 @@ class SideBranch(FrameProcessor):
         await super().process_frame(frame, direction)
         match frame:
             case LLMFullResponseStartFrame():
-                await self._begin(frame)
+                await self._begin()
             case LLMTextFrame():
                 await self._forward(self._scanner.feed(frame.text))
             case ToolCallFrame(call=call) if call is not None:
@@ -74,10 +74,12 @@ class SideBranch(FrameProcessor):
         await self._ledger.close()
         await super().cleanup()
 
-    async def _begin(self, frame: Frame) -> None:
-        self._turn = frame.metadata["turn"] = self._memory.begin()
+    async def _begin(self) -> None:
+        self._turn = self._memory.begin()
         self._scanner = Scanner()
-        await self.push_frame(frame)
+        start = LLMFullResponseStartFrame()
+        start.metadata["turn"] = self._turn
+        await self.push_frame(start)
 
     async def _forward(self, events: list) -> None:
         for event in events:
@@ -112,7 +114,7 @@ class SideBranch(FrameProcessor):
         if self._user_turn:
             self._announcements.append(text)
             return
-        await self._begin(LLMFullResponseStartFrame())
+        await self._begin()
         await self._push_text(text)
         await self.push_frame(LLMFullResponseEndFrame())
 

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from duologue.errors import UsageError
 from duologue.particles import (
     INTERJECTIONS,
     LEXICON,
@@ -143,7 +144,7 @@ def test_a_family_adds_its_own_spellings():
     lexicon = LEXICON.extended({"Gluckser": "giggle"})
     assert lexicon.match("gluckser").name == "giggle"
     assert LEXICON.match("gluckser") is None
-    with pytest.raises(KeyError):
+    with pytest.raises(UsageError, match="no such name"):
         LEXICON.extended({"x": "no such name"})
 
 
@@ -268,10 +269,15 @@ def test_strip_renderer_reports_everything_as_stripped():
 
 
 def test_interjection_renderer_says_what_has_a_word():
-    renderer = InterjectionRenderer(INTERJECTIONS["en"])
+    renderer = InterjectionRenderer("en")
     assert renderer.render(mark("laugh")) == Rendered("haha")
     assert renderer.render(mark("nod", Kind.STAGE)).stripped
     assert renderer.render(mark("laugh", closes=True)).stripped
+
+
+def test_interjection_renderer_refuses_a_language_without_words():
+    with pytest.raises(UsageError, match="'fr'"):
+        InterjectionRenderer("fr")
 
 
 @pytest.mark.parametrize("lang", INTERJECTIONS)

@@ -133,12 +133,21 @@ export class Transcript {
   #latest = byId("latest");
   #records = new Map();
   #forgotten = -1;
+  #following = true;
 
   constructor() {
+    let lastTop = 0;
     this.#list.addEventListener("scroll", () => {
-      if (this.#atEnd()) this.#latest.hidden = true;
+      const { scrollHeight, scrollTop, clientHeight } = this.#list;
+      // Only a scroll upwards is a person's wish to read back; a list that shrinks is none.
+      if (scrollHeight - scrollTop - clientHeight < 40) this.#following = true;
+      else if (scrollTop < lastTop) this.#following = false;
+      lastTop = scrollTop;
+      this.#latest.hidden = this.#following;
     }, { passive: true });
     this.#latest.addEventListener("click", () => this.#toEnd());
+    // A notice or a turned phone makes the list smaller: the last words stay in sight.
+    new ResizeObserver(() => this.#following && this.#toEnd()).observe(this.#list);
   }
 
   /** The turns of this call as plain data. */
@@ -156,7 +165,8 @@ export class Transcript {
   }
 
   note(text) {
-    this.#append(make("li", "note", text));
+    this.#list.append(make("li", "note", text));
+    this.#settle();
   }
 
   user({ turn, text, final }) {
@@ -246,10 +256,9 @@ export class Transcript {
 
   #change(turn, apply) {
     if (!Number.isFinite(turn) || turn <= this.#forgotten) return;
-    const follow = this.#atEnd();
     if (!this.#records.has(turn)) this.#records.set(turn, newRecord(turn));
     apply(this.#records.get(turn));
-    this.#settle(follow);
+    this.#settle();
   }
 
   #bubble(record, who) {
@@ -301,26 +310,14 @@ export class Transcript {
     return chip;
   }
 
-  #append(item) {
-    const follow = this.#atEnd();
-    this.#list.append(item);
-    this.#settle(follow);
-  }
-
-  #settle(follow) {
+  #settle() {
     while (this.#list.childElementCount > BUBBLES) this.#list.firstElementChild.remove();
     while (this.#records.size > BUBBLES) {
       const [oldest] = this.#records.keys();
       this.#records.delete(oldest);
       this.#forgotten = Math.max(this.#forgotten, oldest);
     }
-    if (follow) this.#toEnd();
-    else this.#latest.hidden = false;
-  }
-
-  #atEnd() {
-    const { scrollHeight, scrollTop, clientHeight } = this.#list;
-    return scrollHeight - scrollTop - clientHeight < 40;
+    if (this.#following) this.#toEnd();
   }
 
   #toEnd() {

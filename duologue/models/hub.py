@@ -68,7 +68,7 @@ def snapshot(ref: str, *, offline: bool) -> Path:
             local_files_only=offline,
         )
     except (OSError, ValueError, EntryNotFoundError) as error:
-        reason = "offline and not in the hub's cache" if offline else str(error).splitlines()[0]
+        reason = "offline and not in the hub's cache" if offline else str(error).partition("\n")[0]
         raise ModelError(
             f"cannot fetch {ref}: {reason}. Check the name, the network and HF_TOKEN, "
             "or give a local folder instead."
@@ -105,15 +105,20 @@ class Hub:
         from huggingface_hub import hf_hub_url
         from huggingface_hub.utils import build_hf_headers
 
-        repo, revision = entry.hub.repo, entry.hub.revision
+        headers = build_hf_headers()
         with self.downloader.all_or_nothing():
             for file in entry.files:
-                url = hf_hub_url(repo, file.hub_path, revision=revision, endpoint=self.endpoint)
-                part = work / file.sha256
-                self.downloader.fetch(
-                    url, part, size=file.size, sha256=file.sha256, headers=build_hf_headers()
+                url = hf_hub_url(
+                    entry.hub.repo,
+                    file.hub_path,
+                    revision=entry.hub.revision,
+                    endpoint=self.endpoint,
                 )
-                part.replace(staging / file.name)
+                self.downloader.fetch(
+                    url, work / file.sha256, size=file.size, sha256=file.sha256, headers=headers
+                )
+        for file in entry.files:
+            (work / file.sha256).replace(staging / file.name)
 
 
 def connect(downloader: Downloader) -> Hub | None:

@@ -1,9 +1,9 @@
 """How a voice shows a particle: its own mark, words in its place, or nothing."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from duologue.errors import UsageError
 from duologue.particles.scanner import Particle
 
 
@@ -88,11 +88,17 @@ class InterjectionRenderer:
     """For voices without marks of their own: says a sound as a word, strips the rest.
 
     Args:
-        words: text by taxonomy name, for instance `INTERJECTIONS["en"]`.
+        lang: a language of `INTERJECTIONS`.
+
+    Raises:
+        UsageError: another language.
     """
 
-    def __init__(self, words: Mapping[str, str]):
-        self._words = words
+    def __init__(self, lang: str = "en"):
+        if lang not in INTERJECTIONS:
+            known = ", ".join(INTERJECTIONS)
+            raise UsageError(f"language {lang!r} has no interjections: use one of {known}")
+        self._words = INTERJECTIONS[lang]
 
     def render(self, particle: Particle) -> Rendered:
         """Returns the word for the sound; the end of a range has none."""

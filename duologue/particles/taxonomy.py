@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from duologue.errors import UsageError
+
 
 class Kind(StrEnum):
     """What a particle does to the voice."""
@@ -195,9 +197,11 @@ class Lexicon:
         """Returns a lexicon that also knows a family's own spellings, form to taxonomy name.
 
         Raises:
-            KeyError: a name that the taxonomy does not have.
+            UsageError: a name that the taxonomy does not have.
         """
         by_name = {entry.name: entry for entry in self._forms.values()}
+        if unknown := set(aliases.values()) - set(by_name):
+            raise UsageError(f"no particle is called {sorted(unknown)}: use {sorted(by_name)}")
         more = {
             _plain(form): replace(by_name[name], form=_plain(form), common=False)
             for form, name in aliases.items()

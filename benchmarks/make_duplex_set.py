@@ -1,0 +1,248 @@
+"""Make tests/data/duplex and tests/data/questions again from packages and voices.
+
+The recipe (tests/data/duplex/recipe.yaml) names every recording and its place in a Debian or
+Python package. What nobody recorded is spoken by Piper, Kokoro or flite, or computed. Piper draws
+its noise inside ONNX Runtime, so a second run gives other waveforms of the same words.
+
+Needs apt-get, espeak-ng and flite: python -m benchmarks.make_duplex_set --cache DIR
+"""
+
+import argparse
+import asyncio
+import json
+import re
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import jiwer
+import numpy as np
+import soundfile
+import yaml
+from pydantic import BaseModel, ConfigDict
+
+from benchmarks.duplex_sources import FRAME, RATE_HZ, Clip, Packages, Voices, fade, shaped
+from duologue.asr.whisper import Whisper
+from duologue.audio.pcm import read_audio, to_int16_bytes
+from duologue.models import ensure
+
+DATA = Path(__file__).parents[1] / "tests/data"
+PAD = RATE_HZ * 3 // 10
+ROOM_DB = -65.0
+SPEECH_DB = -26.0
+TURN_THRESHOLD = 0.5
+TRIES = 4
+"""How often a voice that draws noise may speak a question until the turn model accepts it."""
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class Label(_Strict):
+    """One clip of tests/data/*/labels.json.
+
+    Attributes:
+        file: Name beside labels.json: 16 kHz mono Ogg Opus.
+        kind: What a listener must take it for.
+        text: The words, or the name of a noise.
+        source: Package and path, or the voice.
+        licence: SPDX identifier where there is one.
+        speaker: Who is heard; "none" for things.
+        human: A recording, neither synthesised nor joined from pieces.
+        onset_ms: First sound above the room.
+        end_ms: End of the last.
+    """
+
+    file: str
+    kind: Literal["backchannel", "interruption", "noise", "question", "request", "statement"]
+    text: str
+    source: str
+    licence: str
+    speaker: str
+    human: bool
+    onset_ms: int
+    end_ms: int
+
+
+class Question(Label):
+    """A whole user turn.
+
+    Attributes:
+        turn_probability: smart-turn v3's, 200 ms after the end.
+        asr_text: Whisper tiny.en's transcript.
+        wer: Its word error rate against `text`.
+    """
+
+    turn_probability: float
+    asr_text: str
+    wer: float
+
+
+def frame_db(samples: np.ndarray) -> np.ndarray:
+    """Level of each 10 ms, dBFS."""
+    frames = samples[: len(samples) // FRAME * FRAME].reshape(-1, FRAME)
+    return 10 * np.log10((frames.astype(np.float64) ** 2).mean(axis=1) + 1e-12)
+
+
+def active(samples: np.ndarray) -> tuple[int, int]:
+    """Sample indices of onset and end.
+
+    Sound is what is 10 dB above the room and above -50 dBFS; in an even noise, which has no
+    room, what is within 20 dB of the peak.
+    """
+    db = frame_db(samples)
+    threshold = min(max(-50, np.percentile(db, 10) + 10), db.max() - 20)
+    loud = np.flatnonzero(db > threshold)
+    return int(loud[0]) * FRAME, int(loud[-1] + 1) * FRAME
+
+
+def level(samples: np.ndarray, target_db: float) -> np.ndarray:
+    """Bring the mean power of the loud frames (within 20 dB of the peak) to `target_db`."""
+    samples = samples - samples.mean()
+    db = frame_db(samples)
+    power = 10 * np.log10((10 ** (db[db > db.max() - 20] / 10)).mean())
+    gain = 10 ** ((target_db - power) / 20)
+    return samples * min(gain, 0.9 / np.abs(samples).max())
+
+
+def finish(samples: np.ndarray, target_db: float) -> tuple[np.ndarray, int, int]:
+    """Level a sound and give it 300 ms of room on both sides; returns its onset and end too."""
+    tail = np.zeros(FRAME, np.float32)
+    samples = level(np.concatenate([samples, tail]), target_db)
+    onset, end = active(samples)
+    start = max(0, onset - PAD)
+    kept = fade(samples[start : end + PAD])
+    before, after = PAD - (onset - start), max(0, end + PAD - len(samples))
+    kept = np.pad(kept, (before, after))
+    rng = np.random.default_rng(len(kept))
+    room = shaped(rng, len(kept) / RATE_HZ, 20, 8000)[: len(kept)] * 10 ** (ROOM_DB / 20)
+    kept[: len(room)] += room
+    return kept, PAD, PAD + end - onset
+
+
+def clips(recipe: dict[str, Any], part: str, folder: Path) -> Iterator[tuple[dict, Callable]]:
+    """(group of the recipe, function that makes the clip) in order."""
+    packages = Packages(folder, recipe["sources"])
+    voices = Voices(packages, recipe)
+    for group in recipe[part]:
+        maker = packages if group["from"] in recipe["sources"] else voices
+        for entry in group["clips"]:
+            yield (
+                group,
+                lambda entry=entry, maker=maker, group=group: maker.clip(group["from"], *entry),
+            )
+
+
+def write(folder: Path, name: str, group: dict[str, Any], clip: Clip) -> dict[str, Any]:
+    """Write the audio; returns the fields of its label."""
+    samples, onset, end = finish(clip.samples, group.get("level", SPEECH_DB))
+    soundfile.write(
+        folder / name, samples, RATE_HZ, format="OGG", subtype="OPUS", compression_level=0.9
+    )
+    return {
+        "file": name,
+        "kind": group["kind"],
+        "text": clip.text,
+        "source": clip.source,
+        "licence": clip.licence,
+        "speaker": clip.speaker,
+        "human": clip.human,
+        "onset_ms": onset * 1000 // RATE_HZ,
+        "end_ms": end * 1000 // RATE_HZ,
+    }
+
+
+def make_duplex(recipe: dict[str, Any], cache_folder: Path) -> None:
+    folder = empty(DATA / "duplex")
+    count: Counter[str] = Counter()
+    labels = []
+    for group, make in clips(recipe, "duplex", cache_folder):
+        count[group["kind"]] += 1
+        name = f"{group['kind']}_{count[group['kind']]:02d}.ogg"
+        labels.append(Label(**write(folder, name, group, make())))
+    save(folder, labels)
+
+
+def make_questions(recipe: dict[str, Any], cache_folder: Path) -> None:
+    """Keep the turns that smart-turn takes for whole ones."""
+    folder = empty(DATA / "questions")
+    whisper = Whisper(ensure("whisper-tiny.en"))
+    labels: list[Label] = []
+    for group, make in clips(recipe, "questions", cache_folder):
+        tries = TRIES if recipe["voices"].get(group["from"], {}).get("engine") == "piper" else 1
+        for _ in range(tries):
+            name = f"question_{len(labels) + 1:02d}.ogg"
+            fields = write(folder, name, group, make())
+            samples = read_audio(folder / name)
+            chance = asyncio.run(turn_probability(samples, fields["end_ms"]))
+            if chance > TURN_THRESHOLD:
+                heard = whisper.transcribe(samples).text
+                wer = jiwer.wer(plain(fields["text"]), plain(heard) or "-")
+                scores = {"turn_probability": round(chance, 3), "wer": round(wer, 2)}
+                labels.append(Question(**fields, asr_text=heard, **scores))
+                break
+            print(f"not taken for a whole turn ({chance:.2f}): {fields['text']}")
+            (folder / name).unlink()
+    save(folder, labels)
+
+
+async def turn_probability(samples: np.ndarray, end_ms: int) -> float:
+    """smart-turn v3's probability of a finished turn, as asked 200 ms after the end."""
+    from pipecat.audio.turn.smart_turn.local_smart_turn_v3 import LocalSmartTurnAnalyzerV3
+
+    analyzer = LocalSmartTurnAnalyzerV3()
+    analyzer.set_sample_rate(RATE_HZ)
+    asked = (end_ms + 200) * RATE_HZ // 1000
+    for start in range(0, asked, 2 * FRAME):
+        speech = PAD <= start < end_ms * RATE_HZ // 1000
+        chunk = samples[start : min(asked, start + 2 * FRAME)]
+        analyzer.append_audio(to_int16_bytes(chunk), is_speech=speech)
+    # The analyzer leaves the last chunk out.
+    analyzer.append_audio(b"", is_speech=False)
+    _, metrics = await analyzer.analyze_end_of_turn()
+    await analyzer.cleanup()
+    return metrics.probability  # type: ignore[union-attr]
+
+
+def plain(text: str) -> str:
+    """Lower case, letters and digits only."""
+    return " ".join(re.findall(r"[a-z0-9']+", text.lower()))
+
+
+def empty(folder: Path) -> Path:
+    for old in folder.glob("*.ogg"):
+        old.unlink()
+    return folder
+
+
+def save(folder: Path, labels: list[Label]) -> None:
+    rows = [json.dumps(label.model_dump(), ensure_ascii=False) for label in labels]
+    text = "[\n" + ",\n".join(rows) + "\n]\n"
+    (folder / "labels.json").write_text(text, encoding="utf-8")
+    people = Counter(label.kind for label in labels if label.human)
+    size = sum(path.stat().st_size for path in folder.glob("*.ogg"))
+    for kind, number in Counter(label.kind for label in labels).items():
+        print(f"{folder.name}: {number} {kind}, {people[kind]} of them recorded")
+    print(f"{folder.name}: {size / 2**20:.2f} MiB")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cache", type=Path, required=True, help="folder for packages (1 GB)")
+    parser.add_argument("--only", choices=["duplex", "questions"])
+    arguments = parser.parse_args()
+    missing = [tool for tool in ("apt-get", "dpkg", "flite") if not shutil.which(tool)]
+    if missing:
+        raise SystemExit(f"not found: {', '.join(missing)}; install the Debian packages")
+    recipe = yaml.safe_load((DATA / "duplex/recipe.yaml").read_text(encoding="utf-8"))
+    if arguments.only != "questions":
+        make_duplex(recipe, arguments.cache)
+    if arguments.only != "duplex":
+        make_questions(recipe, arguments.cache)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,205 @@
+"""The scripted caller on the real page: Chromium talks to a room, and everything is recorded.
+
+Needs Playwright for Python and a Chromium; both come with the `dev` extra or the system.
+"""
+
+import asyncio
+import base64
+import json
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+import httpx
+from playwright.async_api import Browser, Page, async_playwright
+
+from duologue.audio.pcm import from_int16_bytes, to_int16_bytes
+from duologue.errors import EngineError
+from duologue.rehearsal.timeline import Clip, Said, Timeline
+
+T = TypeVar("T")
+CHECKOUT = Path(__file__).parent.parent
+IN_PAGE = Path(__file__).with_suffix(".js")
+CHROMIUM = Path("/usr/bin/chromium")
+START_S = 120.0
+GRACE_S = 5.0
+FLAGS = """
+    --headless=new --no-sandbox --disable-gpu --no-first-run --disable-sync
+    --disable-background-networking --disable-component-update
+    --autoplay-policy=no-user-gesture-required
+    --use-fake-device-for-media-stream --use-fake-ui-for-media-stream
+""".split()
+
+
+@dataclass(slots=True)
+class RoomServer:
+    """A room in a process of its own."""
+
+    url: str
+    process: subprocess.Popen[bytes]
+    _log: IO[bytes]
+
+    def log(self) -> str:
+        """What it has printed so far."""
+        self._log.seek(0)
+        return self._log.read().decode(errors="replace")
+
+    def kill(self) -> None:
+        """End it at once, as a crash does."""
+        self.process.kill()
+        self.process.wait()
+
+    def close(self) -> None:
+        """Ask it to end, and kill it if it does not."""
+        self.process.terminate()
+        try:
+            self.process.wait(GRACE_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+
+@contextmanager
+def room_server(*flags: str) -> Iterator[RoomServer]:
+    """A room on a free port, ready to take calls.
+
+    Args:
+        flags: Values of its set-up, such as "room.capacity=4".
+
+    Raises:
+        EngineError: it ended, or it was not ready within two minutes.
+    """
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-c", "from duologue.cli import main; main()", "room"]
+    command += ["--port", str(port), *(part for flag in flags for part in ("--set", flag))]
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen(command, cwd=CHECKOUT, stdout=log, stderr=log)
+        server = RoomServer(f"http://127.0.0.1:{port}", process, log)
+        try:
+            _wait_until_ready(server)
+            yield server
+        finally:
+            server.close()
+
+
+def _wait_until_ready(server: RoomServer) -> None:
+    deadline = time.monotonic() + START_S
+    while not _ready(server.url):
+        if server.process.poll() is not None or time.monotonic() > deadline:
+            code = server.process.returncode
+            raise EngineError(f"the room did not start (exit code {code}): {server.log()[-2000:]}")
+        time.sleep(0.2)
+
+
+def _ready(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/api/status", timeout=2).json()["ready"]
+    except httpx.HTTPError:
+        return False
+
+
+class BrowserCaller:
+    """A caller on the room's page; its times are those of the page's AudioContext.
+
+    Attributes:
+        timeline: What has happened so far.
+        page: The page, for whatever a test wants to look at.
+    """
+
+    def __init__(self, page: Page):
+        self.timeline = Timeline()
+        self.page = page
+        self._news = asyncio.Event()
+
+    async def say(self, clip: Clip, *, at_s: float = 0.0) -> Said:
+        """Play a clip into the microphone, at `at_s` or now if that has passed."""
+        pcm = base64.b64encode(to_int16_bytes(clip.samples)).decode()
+        start_s = await self.page.evaluate("([pcm, at]) => rehearsalSay(pcm, at)", [pcm, at_s])
+        self.timeline.said.append(Said(clip, start_s))
+        return self.timeline.said[-1]
+
+    async def until(self, condition: Callable[[Timeline], T | None], timeout_s: float = 20.0) -> T:
+        """Wait until the condition has a value.
+
+        Raises:
+            TimeoutError: it has none after `timeout_s`.
+        """
+        async with asyncio.timeout(timeout_s):
+            while (value := condition(self.timeline)) is None:
+                self._news.clear()
+                await self._news.wait()
+        return value
+
+    async def connect(self) -> None:
+        """Press Connect and wait for the room's sound and its first word."""
+        await self.page.get_by_role("button", name="Connect").click()
+        await self.until(lambda seen: seen.first("state") if len(seen.bot.samples) else None)
+
+    async def hang_up(self) -> None:
+        """Press Hang up and wait until the page is idle."""
+        await self.page.get_by_role("button", name="Hang up").click()
+        await self.page.wait_for_selector("body[data-phase=idle]")
+
+    def put(self, kind: str, at_s: float, data: str) -> None:
+        """Take what the page recorded."""
+        if kind == "event":
+            self._event(at_s, data)
+        else:
+            recording = self.timeline.bot if kind == "bot" else self.timeline.mic
+            recording.add(at_s, from_int16_bytes(base64.b64decode(data)))
+        self._news.set()
+
+    def _event(self, at_s: float, data: str) -> None:
+        message: Any = json.loads(data)
+        if isinstance(message, dict) and "type" in message:
+            self.timeline.add_event(at_s, message)
+
+
+@asynccontextmanager
+async def chromium(*, microphone: Path | None = None) -> AsyncIterator[Browser]:
+    """A headless Chromium.
+
+    Args:
+        microphone: Absolute path of a 48 kHz mono WAV that its capture device plays once, for a
+            caller with `device=True`.
+    """
+    flags = [*FLAGS]
+    if microphone is not None:
+        flags.append(f"--use-file-for-fake-audio-capture={microphone}%noloop")
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
+        yield browser
+        await browser.close()
+
+
+@asynccontextmanager
+async def open_page(
+    browser: Browser, url: str, *, device: bool = False
+) -> AsyncIterator[BrowserCaller]:
+    """A caller in front of the room's page, who has not connected yet.
+
+    Args:
+        browser: From `chromium`.
+        url: The room.
+        device: Use the browser's own capture device, and record what it hears.
+    """
+    # The page's policy allows no script but the room's own; the recording worklet is ours.
+    context = await browser.new_context(permissions=["microphone"], bypass_csp=True)
+    page = await context.new_page()
+    caller = BrowserCaller(page)
+    await page.expose_function("rehearsalPut", caller.put)
+    await page.add_init_script(f"window.rehearsalDevice = {json.dumps(device)}")
+    await page.add_init_script(path=IN_PAGE)
+    try:
+        await page.goto(url)
+        yield caller
+    finally:
+        await context.close()

@@ -1,0 +1,68 @@
+"""Scripted stand-ins for what a test must control."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+import numpy as np
+
+from duologue.lm.engine import Finish, Message, Request, Step, TextDelta
+from duologue.tts.piper import Speech
+from duologue.tts.words import spread, word_spans
+
+
+class FakeEngine:
+    """An LM that says what the script says; an item that is an Event is waited for."""
+
+    def __init__(self, *answers: Sequence[Step | str | asyncio.Event | Exception]):
+        self.answers = list(answers)
+        self.requests: list[Request] = []
+        self.closed = 0
+
+    async def stream(self, request: Request) -> AsyncIterator[Step]:
+        self.requests.append(request)
+        answer = self.answers.pop(0) if self.answers else ["Yes."]
+        try:
+            for item in answer:
+                if isinstance(item, asyncio.Event):
+                    await item.wait()
+                elif isinstance(item, Exception):
+                    raise item
+                else:
+                    yield TextDelta(item) if isinstance(item, str) else item
+            yield Finish("stop")
+        finally:
+            self.closed += 1
+
+    async def prewarm(self, messages: list[Message]) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+
+class FakeVoice:
+    """A voice whose every word takes `word_s` seconds of a constant level."""
+
+    rate_hz = 24_000
+    pool = None
+
+    def __init__(self, word_s: float = 0.2):
+        self.word_s = word_s
+        self.said: list[str] = []
+
+    def synthesize(self, text: str) -> Speech:
+        self.said.append(text)
+        count = len(word_spans(text))
+        step = round(self.word_s * self.rate_hz)
+        samples = np.full(count * step, 0.5, np.float32)
+        return Speech(samples, spread(text, [step * (n + 1) for n in range(count)]))
+
+
+class ManualClock:
+    """Seconds that pass only when told to."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
