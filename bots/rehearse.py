@@ -46,6 +46,13 @@ class RoomServer:
     process: subprocess.Popen[bytes]
     _log: IO[bytes]
 
+    def status(self) -> dict[str, Any]:
+        """The room's word on itself; not ready when it does not answer."""
+        try:
+            return httpx.get(f"{self.url}/api/status", timeout=2).json()
+        except httpx.HTTPError:
+            return {"ready": False}
+
     def log(self) -> str:
         """What it has printed so far."""
         self._log.seek(0)
@@ -92,18 +99,11 @@ def room_server(*flags: str) -> Iterator[RoomServer]:
 
 def _wait_until_ready(server: RoomServer) -> None:
     deadline = time.monotonic() + START_S
-    while not _ready(server.url):
+    while not server.status()["ready"]:
         if server.process.poll() is not None or time.monotonic() > deadline:
             code = server.process.returncode
             raise EngineError(f"the room did not start (exit code {code}): {server.log()[-2000:]}")
         time.sleep(0.2)
-
-
-def _ready(url: str) -> bool:
-    try:
-        return httpx.get(f"{url}/api/status", timeout=2).json()["ready"]
-    except httpx.HTTPError:
-        return False
 
 
 class BrowserCaller:

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Any
 
 from pipecat.frames.frames import (
-    BotStartedSpeakingFrame,
     ErrorFrame,
     Frame,
     InterimTranscriptionFrame,
@@ -31,6 +30,7 @@ from processors.frames import (
     ToolStateFrame,
     VoiceAudioFrame,
 )
+from processors.playout import Playout
 
 
 class PageEvents(BaseObserver):
@@ -63,9 +63,11 @@ class PageEvents(BaseObserver):
             return
         if frame.broadcast_sibling_id is not None:
             self._seen.add(frame.id)
-        handler = _HANDLERS.get(type(frame))
-        if handler is not None:
+        if handler := _HANDLERS.get(type(frame)):
             handler(self, frame)
+        # The transport cuts the same audio into frames of its own.
+        elif isinstance(frame, TTSAudioRawFrame) and isinstance(data.source, Playout):
+            self._on_audio_out()
 
     def _event(self, kind: str, **fields: Any) -> None:
         self._send({"type": kind, "turn": self._turn, **fields})
@@ -117,10 +119,9 @@ class PageEvents(BaseObserver):
     def _on_voice(self, frame: Frame) -> None:
         self._stamp("first_audio")
 
-    def _on_bot_start(self, frame: Frame) -> None:
-        self._set_state("speaking")
-
-    def _on_audio_out(self, frame: Frame) -> None:
+    def _on_audio_out(self) -> None:
+        if self._state != "held":
+            self._set_state("speaking")
         self._stamp("audio_out")
         self._send_latency()
 
@@ -148,7 +149,7 @@ class PageEvents(BaseObserver):
 
     def _on_particle(self, frame: ParticleFrame) -> None:
         if frame.particle is not None:
-            name, text = frame.particle.name, frame.particle.text
+            name, text = frame.particle.name, frame.particle.source
             self._event("particle", name=name, text=text, rendered=frame.rendered)
 
     def _on_tool(self, frame: ToolStateFrame) -> None:
@@ -201,8 +202,6 @@ _HANDLERS: dict[type[Frame], Callable[[PageEvents, Any], None]] = {
     LLMFullResponseStartFrame: PageEvents._on_answer,
     AnswerTextFrame: PageEvents._on_text,
     VoiceAudioFrame: PageEvents._on_voice,
-    TTSAudioRawFrame: PageEvents._on_audio_out,
-    BotStartedSpeakingFrame: PageEvents._on_bot_start,
     HeardFrame: PageEvents._on_heard,
     AnswerDoneFrame: PageEvents._on_done,
     FloorFrame: PageEvents._on_floor,

@@ -87,7 +87,7 @@ class SideBranch(FrameProcessor):
                 await self._push_text(event.text)
             elif isinstance(event, Particle):
                 rendered = self._renderer.render(event)
-                voiced = rendered.text is not None
+                voiced = not rendered.stripped
                 await self.push_frame(
                     ParticleFrame(turn=self._turn, particle=event, rendered=voiced)
                 )

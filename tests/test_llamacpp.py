@@ -14,9 +14,20 @@ from duologue.lm.engine import Finish, Request, Step, TextDelta
 from duologue.lm.llamacpp import LlamaCpp
 from duologue.models import ensure
 
-SYSTEM = {"role": "system", "content": "You are Ada. " + "Answer in one short sentence. " * 12}
-COUNT = [SYSTEM, {"role": "user", "content": "Count from one to a hundred, in words."}]
-COLOUR = [SYSTEM, {"role": "user", "content": "What is your favourite colour, and why?"}]
+OPENING = [
+    {"role": "system", "content": "You are Ada, a voice assistant. Answer in one short sentence."},
+    {"role": "user", "content": "Who are you?"},
+    {
+        "role": "assistant",
+        "content": "I'm Ada, a small voice assistant that runs on this computer.",
+    },
+    {"role": "user", "content": "What is the capital of France?"},
+    {"role": "assistant", "content": "The capital of France is Paris."},
+    {"role": "user", "content": "How many days are in a week?"},
+    {"role": "assistant", "content": "A week has seven days."},
+]
+LETTERS = [*OPENING, {"role": "user", "content": "Say the alphabet."}]
+MONTHS = [*OPENING, {"role": "user", "content": "How many months are in a year?"}]
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +44,12 @@ def text(steps: list[Step]) -> str:
 
 async def collect(engine: LlamaCpp, request: Request) -> list[Step]:
     return [step async for step in engine.stream(request)]
+
+
+async def settled(engine: LlamaCpp, request: Request) -> str:
+    """The answer with the prompt in the cache: one read in one go is rounded differently."""
+    await collect(engine, request)
+    return text(await collect(engine, request))
 
 
 async def close(steps: AsyncIterator[Step]) -> None:
@@ -68,18 +85,18 @@ async def listener(engine: LlamaCpp) -> AsyncIterator[Listener]:
 
 
 async def test_an_answer_streams_piece_by_piece(engine: LlamaCpp) -> None:
-    steps = await collect(engine, Request(COUNT, max_tokens=12, temperature=0.0))
+    steps = await collect(engine, Request(LETTERS, max_tokens=16, temperature=0.0))
     assert len(steps) > 8
     assert steps[-1] == Finish("length")
-    assert "one" in text(steps).lower()
-    short = [{"role": "user", "content": "Repeat after me: Hello."}]
-    ended = await collect(engine, Request(short, max_tokens=80, temperature=0.0))
+    assert "ABCD" in text(steps).replace(" ", "")
+    ended = await collect(engine, Request(MONTHS, max_tokens=80, temperature=0.0))
     assert ended[-1] == Finish("stop")
+    assert "12" in text(ended) or "twelve" in text(ended)
 
 
 async def test_interleaved_answers_equal_sequential_ones(engine: LlamaCpp) -> None:
-    requests = [Request(ask, max_tokens=24, temperature=0.0) for ask in (COUNT, COLOUR)]
-    alone = [text(await collect(engine, request)) for request in requests]
+    requests = [Request(ask, max_tokens=24, temperature=0.0) for ask in (LETTERS, MONTHS)]
+    alone = [await settled(engine, request) for request in requests]
     order: list[int] = []
 
     async def follow(which: int) -> str:
@@ -98,7 +115,7 @@ async def test_interleaved_answers_equal_sequential_ones(engine: LlamaCpp) -> No
 async def test_an_abort_returns_at_once_and_stops_the_generation(
     engine: LlamaCpp, listener: Listener
 ) -> None:
-    await anext(steps := engine.stream(Request(COUNT, max_tokens=1500)))
+    await anext(steps := engine.stream(Request(LETTERS, max_tokens=1500)))
     await listener.wait_for(1)
     begin = time.monotonic()
     await close(steps)
@@ -108,9 +125,9 @@ async def test_an_abort_returns_at_once_and_stops_the_generation(
 
 
 async def test_an_abort_leaves_the_other_answer_alone(engine: LlamaCpp) -> None:
-    request = Request(COUNT, max_tokens=24, temperature=0.0)
-    alone = text(await collect(engine, request))
-    await anext(other := engine.stream(Request(COLOUR, max_tokens=1500)))
+    request = Request(LETTERS, max_tokens=24, temperature=0.0)
+    alone = await settled(engine, request)
+    await anext(other := engine.stream(Request(MONTHS, max_tokens=1500)))
     steps = engine.stream(request)
     said = [await anext(steps)]
     await close(other)
@@ -121,7 +138,7 @@ async def test_an_abort_leaves_the_other_answer_alone(engine: LlamaCpp) -> None:
 async def test_a_cancelled_consumer_stops_the_generation(
     engine: LlamaCpp, listener: Listener
 ) -> None:
-    task = asyncio.create_task(collect(engine, Request(COUNT, max_tokens=1500)))
+    task = asyncio.create_task(collect(engine, Request(LETTERS, max_tokens=1500)))
     await listener.wait_for(1)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -132,10 +149,10 @@ async def test_a_cancelled_consumer_stops_the_generation(
 async def test_an_answer_closed_while_it_waits_for_a_slot_never_runs(
     engine: LlamaCpp, listener: Listener
 ) -> None:
-    running = [engine.stream(Request(COUNT, max_tokens=1500)) for _ in range(2)]
+    running = [engine.stream(Request(LETTERS, max_tokens=1500)) for _ in range(2)]
     for steps in running:
         await anext(steps)
-    waiting = asyncio.ensure_future(anext(late := engine.stream(Request(COLOUR))))
+    waiting = asyncio.ensure_future(anext(late := engine.stream(Request(MONTHS))))
     await listener.wait_for(2)
     assert not waiting.done()
     waiting.cancel()
@@ -162,18 +179,18 @@ async def test_messages_that_the_model_cannot_take_are_an_engine_error(
 ) -> None:
     with pytest.raises(EngineError, match="llama.cpp failed: .+"):
         await collect(engine, Request(messages))
-    assert await collect(engine, Request(COUNT, max_tokens=1)), "the engine lives on"
+    assert await collect(engine, Request(LETTERS, max_tokens=1)), "the engine lives on"
 
 
 async def test_prewarming_leaves_little_of_the_prompt_to_read() -> None:
     engine = LlamaCpp(ensure("smollm2-135m-instruct"), prefill_threads=1)
     async with ClientSession() as session:
         listener = Listener(engine, session)
-        cold = await listener.timings(COUNT)
+        cold = await listener.timings(LETTERS)
         assert cold["cache_n"] == 0
         await collect(engine, Request([{"role": "user", "content": "Bye."}], max_tokens=1))
-        await engine.prewarm([SYSTEM, {"role": "user", "content": "Hello."}])
-        warm = await listener.timings(COUNT)
+        await engine.prewarm([*OPENING, {"role": "user", "content": "Hello."}])
+        warm = await listener.timings(LETTERS)
     await engine.close()
     whole = cold["prompt_n"]
     assert warm["cache_n"] + warm["prompt_n"] == whole

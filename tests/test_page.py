@@ -182,7 +182,7 @@ def test_what_was_heard_is_told_from_what_was_not(page: Page, room: Room) -> Non
     # Neither a cough nor an answer that was dropped before its first word leaves a bubble.
     room.say(
         {"type": "bot_end", "turn": 3, "reason": "interrupted", "chars": 0},
-        {"type": "user", "turn": 3, "text": "", "final": True},
+        {"type": "user", "turn": 3, "text": "", "final": False},
     )
     expect(page.locator(".bubble")).to_have_count(3)
 

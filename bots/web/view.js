@@ -172,7 +172,7 @@ export class Transcript {
   user({ turn, text, final }) {
     this.#change(turn, (record) => {
       record.user = { text, final };
-      if (!text && final) {
+      if (!text) {
         // A cough or an "mm-hmm": nothing was said, so nothing stays.
         record.nodes.user?.item.remove();
         record.nodes.user = null;
