@@ -170,7 +170,7 @@ def build_session(
         [
             *inputs,
             WhisperASR(models.asr),
-            LLMUserAggregator(context, params=_user_params(config, memory, clock)),
+            LLMUserAggregator(context, params=_user_params(config, memory)),
             TextLM(lm, request),
             branch,
             Voice(models.voice, lang=config.lang),
@@ -193,13 +193,11 @@ def build_session(
     return Session(worker, context, memory, tools)
 
 
-def _user_params(
-    config: BotConfig, memory: Memory, clock: Callable[[], float]
-) -> LLMUserAggregatorParams:
+def _user_params(config: BotConfig, memory: Memory) -> LLMUserAggregatorParams:
     return LLMUserAggregatorParams(
         vad_analyzer=_vad(config.vad),
         user_turn_strategies=UserTurnStrategies(
-            start=[BargeInTurnStart(lambda: memory.text(memory.turn), clock=clock)],
+            start=[BargeInTurnStart(lambda: memory.text(memory.turn))],
             stop=[_turn_stop(config.turn)],
         ),
         # A cough that interrupted nothing needs no answer.

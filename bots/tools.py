@@ -35,9 +35,14 @@ def room_tools(
     registry = ToolRegistry()
     timers: set[asyncio.Task[None]] = set()
 
+    place = r"(?P<place>[\w ]+?)(?: right)?(?: now)?\W*$"
+
     @registry.tool(
-        r"what(?:'s| is)? (?:the )?(?:current )?time(?: is it)?(?: now)?(?: in (?P<place>[\w ]+))?",
-        r"what time .*\bin (?P<place>[\w ]+)",
+        rf"\bwhat time .*\bin {place}",
+        rf"\btime is it in {place}",
+        rf"\bthe (?:current )?time in {place}",
+        r"\bwhat time is it\b",
+        r"\bwhat(?:'s| is) the (?:current )?time\b",
     )
     async def current_time(place: str = "") -> ToolResult:
         """Tell the current time, here or in a city or time zone such as Tokyo or Europe/Paris."""
@@ -48,7 +53,7 @@ def room_tools(
 
     @registry.tool(
         r"timer (?:for|of) (?P<amount>[\w ]+?)[ -](?P<unit>second|minute|hour)s?\b",
-        r"(?P<amount>\w+(?:[ -]\w+)?)[ -](?P<unit>second|minute|hour)s? timer",
+        r"\ban? (?P<amount>\w+(?:[ -]\w+)?)[ -](?P<unit>second|minute|hour)s? timer",
         r"remind me in (?P<amount>[\w ]+?) (?P<unit>second|minute|hour)s?\b",
         cancel_on_barge_in=False,
     )

@@ -1,13 +1,16 @@
 """Barge-in in two steps: hold the bot at the first sound, then commit or resume by what it was.
 
-A pure state machine; times are seconds on the caller's clock. Speech that starts while the bot has
-the floor only holds it. Real words commit (the bot is cut off); a backchannel, a noise or the bot's
-own echo resumes it.
+A pure state machine; its owner keeps the time. Speech that starts while the bot has the floor only
+holds it. Real words commit (the bot is cut off); a backchannel, a noise or the bot's own echo
+resumes it.
 """
 
 import re
 from dataclasses import dataclass
 from enum import Enum
+
+SURE = -0.8
+"""Mean log-probability above which a word is taken at its word."""
 
 MAX_HOLD_S = 1.7
 """Longest hold without words; keeps the promise to resume within 2 s of onset."""
@@ -18,14 +21,17 @@ _TOKEN = re.compile(r"[a-z']+|[\u4e00-\u9fff]", re.IGNORECASE)
 # gives to hums. Chinese ones are compared character by character.
 BACKCHANNELS = frozenset(
     """
-    aha ah ahh alright cool exactly fine good gotcha great ha haha hm hmm hmmm hmph huh indeed mhm
-    mhmm mm mmhm mmhmm mmm mmmm nice oh ohh ok okay oo ooh really right sure true uh uhhuh uhm um
-    umm wow yay yeah yep yes yup 嗯 对 好 哦 啊 是 的 呃 哈 噢 行
+    aha ah ahh alright amazing aw awesome aww brilliant cool dear eh excellent exactly fantastic
+    fine good gosh gotcha great ha haha hm hmm hmmm hmph huh indeed lovely mhm mhmm mm mmhm mmhmm mmm
+    mmmm nice oh ohh ok okay oo ooh perfect really right sir sure true ugh uh uhhuh uhm um umm
+    whoa wonderful wow yay yeah yep yes yup 嗯 对 好 哦 啊 是 的 呃 哈 噢 哇 行
     """.split()
 )
 PHRASES = re.compile(r"\b(i see|got it|of course|makes sense|that's (right|good|great|true))\b")
 # One of these is enough, even while the utterance goes on.
-INTERRUPTERS = frozenset("stop wait no hold pause quiet enough 停 等 不".split())
+INTERRUPTERS = frozenset(
+    "stop wait no hold pause quiet enough excuse sorry what hey hello help listen 停 等 不".split()
+)
 
 
 class Decision(Enum):
@@ -50,8 +56,6 @@ class BargeIn:
     floor: bool = False
     held: bool = False
     committed: bool = False
-    _onset_s: float = 0.0
-    _speaking: bool = False
     _echo: bool = False
 
     def bot(self, floor: bool) -> None:
@@ -61,9 +65,8 @@ class BargeIn:
         if not floor:
             self.held = False
 
-    def onset(self, now_s: float) -> Decision:
+    def onset(self) -> Decision:
         """The VAD hears speech begin."""
-        self._speaking, self._onset_s = True, now_s
         self.committed = not self.floor
         if not self.floor:
             return Decision.COMMIT
@@ -73,24 +76,21 @@ class BargeIn:
         self.held = True
         return Decision.HOLD
 
-    def offset(self) -> None:
-        """The VAD hears speech end; the final transcript decides."""
-        self._speaking = False
-
     def words(
-        self, text: str, *, final: bool, credible: bool = True, bot_text: str = ""
+        self, text: str, *, final: bool, confidence: float = 0.0, bot_text: str = ""
     ) -> Decision:
         """ASR's view of the speech so far.
 
         Args:
             text: Transcript from the onset on.
             final: Whether the speech has ended and this is its last transcript.
-            credible: Whether the ASR trusts its text.
+            confidence: The ASR's mean log-probability; a hum is often written as some word, but
+                without conviction.
             bot_text: What the bot has said last, to know its echo.
         """
         if not self.floor or self.committed:
             return Decision.NONE
-        if credible and takes_floor(text, final=final):
+        if takes_floor(text, final=final, sure=confidence > SURE):
             if final and self._is_echo(text, bot_text):
                 self._echo = True
                 return self._resume()
@@ -99,11 +99,9 @@ class BargeIn:
                 return Decision.COMMIT
         return self._resume() if final else Decision.NONE
 
-    def tick(self, now_s: float) -> Decision:
-        """Time passes: a long sound without words (music, a fan) does not hold the bot for ever."""
-        if self.held and not self.committed and now_s - self._onset_s >= MAX_HOLD_S:
-            return self._resume()
-        return Decision.NONE
+    def time_out(self) -> Decision:
+        """MAX_HOLD_S have passed: a long sound without words (music, a fan) holds no longer."""
+        return self._resume()
 
     def _resume(self) -> Decision:
         if not self.held:
@@ -132,13 +130,13 @@ def is_backchannel(words: list[str]) -> bool:
     return len(words) <= 5 and BACKCHANNELS.issuperset(rest)
 
 
-def takes_floor(text: str, *, final: bool) -> bool:
+def takes_floor(text: str, *, final: bool, sure: bool = True) -> bool:
     """Whether a transcript holds words that take the floor.
 
-    A single word of an unfinished utterance may still turn out to be a hum: it has to be a known
-    interrupter, or to be followed by a second word, or to be final.
+    A known interrupter always does. Other words need an ASR that is sure of them, and a single word
+    may still turn out to be a hum until the utterance has ended.
     """
     words = tokens(text)
     if not words or is_backchannel(words):
         return False
-    return final or len(words) >= 2 or words[0] in INTERRUPTERS
+    return words[0] in INTERRUPTERS or (sure and (final or len(words) >= 2))

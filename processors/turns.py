@@ -1,7 +1,6 @@
 """When the user's turn starts and ends, as pipecat turn strategies."""
 
 import asyncio
-import time
 from collections.abc import Callable
 
 from pipecat.frames.frames import (
@@ -9,7 +8,6 @@ from pipecat.frames.frames import (
     InterimTranscriptionFrame,
     TranscriptionFrame,
     VADUserStartedSpeakingFrame,
-    VADUserStoppedSpeakingFrame,
 )
 from pipecat.turns.types import ProcessFrameResult, UserTurnSpeculation
 from pipecat.turns.user_start import BaseUserTurnStartStrategy
@@ -24,13 +22,11 @@ class BargeInTurnStart(BaseUserTurnStartStrategy):
 
     Args:
         bot_text: What the bot has said last, to know its own echo in the microphone.
-        clock: Monotonic seconds.
     """
 
-    def __init__(self, bot_text: Callable[[], str], *, clock: Callable[[], float] = time.monotonic):
+    def __init__(self, bot_text: Callable[[], str]):
         super().__init__()
         self._bot_text = bot_text
-        self._clock = clock
         self._state = BargeIn()
         self._timer: asyncio.Task[None] | None = None
 
@@ -40,13 +36,11 @@ class BargeInTurnStart(BaseUserTurnStartStrategy):
             case FloorFrame():
                 self._state.bot(frame.taken)
             case VADUserStartedSpeakingFrame():
-                return await self._decide(self._state.onset(self._clock()))
-            case VADUserStoppedSpeakingFrame():
-                self._state.offset()
+                return await self._decide(self._state.onset())
             case TranscriptionFrame():
-                return await self._heard(frame.text, final=True)
+                return await self._heard(frame, final=True)
             case InterimTranscriptionFrame():
-                return await self._heard(frame.text, final=False)
+                return await self._heard(frame, final=False)
         return ProcessFrameResult.CONTINUE
 
     async def cleanup(self):
@@ -54,10 +48,17 @@ class BargeInTurnStart(BaseUserTurnStartStrategy):
         await self._stop_timer()
         await super().cleanup()
 
-    async def _heard(self, text: str, *, final: bool) -> ProcessFrameResult:
+    async def _heard(
+        self, frame: TranscriptionFrame | InterimTranscriptionFrame, *, final: bool
+    ) -> ProcessFrameResult:
         if not self._state.floor or self._state.committed:
             return ProcessFrameResult.CONTINUE
-        decision = self._state.words(text, final=final, bot_text=self._bot_text())
+        decision = self._state.words(
+            frame.text,
+            final=final,
+            confidence=getattr(frame.result, "confidence", 0.0),
+            bot_text=self._bot_text(),
+        )
         if final and decision is not Decision.COMMIT:
             # A backchannel is not what the user says in their turn.
             await self.trigger_reset_aggregation()
@@ -80,7 +81,7 @@ class BargeInTurnStart(BaseUserTurnStartStrategy):
     async def _time_out(self) -> None:
         await asyncio.sleep(MAX_HOLD_S)
         self._timer = None
-        await self._decide(self._state.tick(self._clock()))
+        await self._decide(self._state.time_out())
 
     async def _stop_timer(self) -> None:
         timer, self._timer = self._timer, None

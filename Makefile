@@ -1,0 +1,67 @@
+# Two commands do all on a fresh machine: `make room` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+DEV := .venv-dev
+ARGS ?=
+
+.PHONY: room install models system dev test test-slow lint format type layers wheel torch-free bench lock clean
+
+room: install models ## install, fetch the embedded models, start the browser room
+	$(VENV)/bin/duologue room $(ARGS)
+
+install: $(VENV)/.installed ## the default install, without torch
+
+models: install ## the default models, verified
+	$(VENV)/bin/duologue models fetch
+
+$(VENV)/.installed: pyproject.toml requirements/room.txt scripts/install.sh
+	@scripts/install.sh $(PYTHON) $(VENV) requirements/room.txt espeak-ng
+	@touch $@
+
+$(DEV)/.installed: pyproject.toml requirements/dev.txt scripts/install.sh
+	@scripts/install.sh $(PYTHON) $(DEV) requirements/dev.txt \
+	    espeak-ng chromium alsa-utils pocketsphinx-testdata
+	@touch $@
+
+dev: $(DEV)/.installed ## what development and the tests need
+	$(DEV)/bin/duologue models fetch
+	$(DEV)/bin/duologue models fetch whisper-base
+
+test: dev lint type layers wheel torch-free ## everything that CI checks
+	$(DEV)/bin/pytest $(ARGS)
+
+test-slow: dev ## the long proofs
+	$(DEV)/bin/pytest -m slow $(ARGS)
+
+lint: $(DEV)/.installed
+	$(DEV)/bin/ruff check .
+	$(DEV)/bin/ruff format --check .
+
+format: $(DEV)/.installed
+	$(DEV)/bin/ruff check --fix .
+	$(DEV)/bin/ruff format .
+
+type: $(DEV)/.installed
+	$(DEV)/bin/pyright
+
+layers: $(DEV)/.installed
+	$(DEV)/bin/lint-imports
+
+wheel: $(DEV)/.installed ## build the wheel, install it in a clean environment, import it
+	scripts/check_wheel.sh $(DEV)
+
+torch-free: $(DEV)/.installed ## `talk` works where `import torch` fails
+	scripts/check_torch_free.sh $(DEV)
+
+bench: dev ## figures of latency and of barge-in, in a real browser
+	$(DEV)/bin/python benchmarks/latency.py $(ARGS)
+	$(DEV)/bin/python benchmarks/duplex.py $(ARGS)
+
+lock: ## renew the pinned requirements
+	uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header \
+	    pyproject.toml --extra room -o requirements/room.txt
+	uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header \
+	    pyproject.toml --extra dev -o requirements/dev.txt
+
+clean:
+	rm -rf $(VENV) $(DEV) dist build artifacts

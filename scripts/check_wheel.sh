@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Builds the wheel, installs it in a clean environment and imports every module of it.
+set -euo pipefail
+dev=$1
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+"$dev/bin/uv" build --quiet --wheel --out-dir "$work" .
+"$dev/bin/uv" venv --quiet --python "$dev/bin/python" "$work/venv"
+"$dev/bin/uv" pip install --quiet --python "$work/venv/bin/python" -r requirements/room.txt
+"$dev/bin/uv" pip install --quiet --no-deps --python "$work/venv/bin/python" "$work"/*.whl
+cd "$work"
+"$work/venv/bin/python" - <<'PYTHON'
+import importlib
+import pkgutil
+from importlib.metadata import files
+
+import duologue
+
+tops = {path.parts[0] for path in files("duologue") if not path.parts[0].startswith("..")}
+assert tops == {"duologue", *(top for top in tops if top.endswith(".dist-info"))}, tops
+names = [module.name for module in pkgutil.walk_packages(duologue.__path__, "duologue.")]
+for name in names:
+    importlib.import_module(name)
+print(f"wheel: {len(names)} modules import, top level {sorted(tops)}")
+PYTHON
+set +e
+message=$("$work/venv/bin/duologue" room 2>&1)
+code=$?
+set -e
+[[ $code -eq 2 && $message == *checkout* ]] || { echo "wheel: room said $code: $message"; exit 1; }
