@@ -136,10 +136,9 @@ class Voices:
         else:
             speak = self._piper if engine == "piper" else self._kokoro
             samples = speak(name, ipa or self._ipa(text))
-        speaker = "none" if engine == "sounds" else name
-        return Clip(
-            samples, text, f"{engine}: {name}", self._voices[voice]["licence"], speaker, False
-        )
+        speaker = "none" if engine == "sounds" else voice
+        licence = self._voices[voice]["licence"]
+        return Clip(samples, text, f"{engine}: {name}", licence, speaker, human=False)
 
     def _ipa(self, text: str) -> str:
         return " ".join(f"{ipa}{mark}" for ipa, mark in self._phonemizer.clauses(text))
@@ -152,7 +151,8 @@ class Voices:
     def _piper(self, name: str, ipa: str) -> np.ndarray:
         folder = ensure(name)
         (config,) = folder.glob("*.onnx.json")
-        table = json.loads(config.read_text(encoding="utf-8"))["phoneme_id_map"]
+        settings = json.loads(config.read_text(encoding="utf-8"))
+        table = settings["phoneme_id_map"]
         ids = [*table["^"], *table["_"]]
         for phoneme in (p for p in ipa if p in table):
             ids += [*table[phoneme], *table["_"]]
@@ -163,7 +163,8 @@ class Voices:
             "input_lengths": np.array([len(ids)], np.int64),
             "scales": np.array([0.667, 1.0, 0.8], np.float32),
         }
-        return resample(session(model).run(None, inputs)[0].ravel(), 22_050, RATE_HZ)
+        samples = session(model).run(None, inputs)[0].ravel()
+        return resample(samples, settings["audio"]["sample_rate"], RATE_HZ)
 
     def _kokoro(self, name: str, ipa: str) -> np.ndarray:
         wheels = [self._packages.python(**wheel) for wheel in self._kokoro_wheels]
@@ -187,6 +188,7 @@ class Voices:
 
 @cache
 def session(model: Path) -> Any:
+    """An ONNX graph in memory."""
     import onnxruntime
 
     return onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])

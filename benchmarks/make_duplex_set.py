@@ -14,21 +14,22 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import jiwer
 import numpy as np
 import soundfile
 import yaml
-from pydantic import BaseModel, ConfigDict
+from num2words import num2words
 
+from benchmarks.duplex_labels import DUPLEX, QUESTIONS, Label, Question
 from benchmarks.duplex_sources import FRAME, RATE_HZ, Clip, Packages, Voices, fade, shaped
 from duologue.asr.whisper import Whisper
 from duologue.audio.pcm import read_audio, to_int16_bytes
 from duologue.models import ensure
 
-DATA = Path(__file__).parents[1] / "tests/data"
 PAD = RATE_HZ * 3 // 10
 ROOM_DB = -65.0
 SPEECH_DB = -26.0
@@ -37,74 +38,29 @@ TRIES = 4
 """How often a voice that draws noise may speak a question until the turn model accepts it."""
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-
-class Label(_Strict):
-    """One clip of tests/data/*/labels.json.
-
-    Attributes:
-        file: Name beside labels.json: 16 kHz mono Ogg Opus.
-        kind: What a listener must take it for.
-        text: The words, or the name of a noise.
-        source: Package and path, or the voice.
-        licence: SPDX identifier where there is one.
-        speaker: Who is heard; "none" for things.
-        human: A recording, neither synthesised nor joined from pieces.
-        onset_ms: First sound above the room.
-        end_ms: End of the last.
-    """
-
-    file: str
-    kind: Literal["backchannel", "interruption", "noise", "question", "request", "statement"]
-    text: str
-    source: str
-    licence: str
-    speaker: str
-    human: bool
-    onset_ms: int
-    end_ms: int
-
-
-class Question(Label):
-    """A whole user turn.
-
-    Attributes:
-        turn_probability: smart-turn v3's, 200 ms after the end.
-        asr_text: Whisper tiny.en's transcript.
-        wer: Its word error rate against `text`.
-    """
-
-    turn_probability: float
-    asr_text: str
-    wer: float
-
-
 def frame_db(samples: np.ndarray) -> np.ndarray:
     """Level of each 10 ms, dBFS."""
     frames = samples[: len(samples) // FRAME * FRAME].reshape(-1, FRAME)
     return 10 * np.log10((frames.astype(np.float64) ** 2).mean(axis=1) + 1e-12)
 
 
-def active(samples: np.ndarray) -> tuple[int, int]:
-    """Sample indices of onset and end.
+def loudness(db: np.ndarray) -> float:
+    """Mean power of the loud frames, within 20 dB of the loudest, dBFS."""
+    return float(10 * np.log10((10 ** (db[db > db.max() - 20] / 10)).mean()))
 
-    Sound is what is 10 dB above the room and above -50 dBFS; in an even noise, which has no
-    room, what is within 20 dB of the peak.
-    """
+
+def active(samples: np.ndarray) -> tuple[int, int]:
+    """Sample indices of onset and end: first and last 20 ms that are at most 20 dB below loud."""
     db = frame_db(samples)
-    threshold = min(max(-50, np.percentile(db, 10) + 10), db.max() - 20)
-    loud = np.flatnonzero(db > threshold)
-    return int(loud[0]) * FRAME, int(loud[-1] + 1) * FRAME
+    loud = db > loudness(db) - 20
+    pairs = np.flatnonzero(loud[:-1] & loud[1:])
+    return int(pairs[0]) * FRAME, int(pairs[-1] + 2) * FRAME
 
 
 def level(samples: np.ndarray, target_db: float) -> np.ndarray:
-    """Bring the mean power of the loud frames (within 20 dB of the peak) to `target_db`."""
+    """Bring the loud frames to `target_db`, or less where peaks would clip."""
     samples = samples - samples.mean()
-    db = frame_db(samples)
-    power = 10 * np.log10((10 ** (db[db > db.max() - 20] / 10)).mean())
-    gain = 10 ** ((target_db - power) / 20)
+    gain = 10 ** ((target_db - loudness(frame_db(samples))) / 20)
     return samples * min(gain, 0.9 / np.abs(samples).max())
 
 
@@ -130,10 +86,7 @@ def clips(recipe: dict[str, Any], part: str, folder: Path) -> Iterator[tuple[dic
     for group in recipe[part]:
         maker = packages if group["from"] in recipe["sources"] else voices
         for entry in group["clips"]:
-            yield (
-                group,
-                lambda entry=entry, maker=maker, group=group: maker.clip(group["from"], *entry),
-            )
+            yield group, partial(maker.clip, group["from"], *entry)
 
 
 def write(folder: Path, name: str, group: dict[str, Any], clip: Clip) -> dict[str, Any]:
@@ -156,19 +109,19 @@ def write(folder: Path, name: str, group: dict[str, Any], clip: Clip) -> dict[st
 
 
 def make_duplex(recipe: dict[str, Any], cache_folder: Path) -> None:
-    folder = empty(DATA / "duplex")
+    folder = empty(DUPLEX)
     count: Counter[str] = Counter()
     labels = []
     for group, make in clips(recipe, "duplex", cache_folder):
         count[group["kind"]] += 1
         name = f"{group['kind']}_{count[group['kind']]:02d}.ogg"
-        labels.append(Label(**write(folder, name, group, make())))
+        labels.append(Label.model_validate(write(folder, name, group, make())))
     save(folder, labels)
 
 
 def make_questions(recipe: dict[str, Any], cache_folder: Path) -> None:
     """Keep the turns that smart-turn takes for whole ones."""
-    folder = empty(DATA / "questions")
+    folder = empty(QUESTIONS)
     whisper = Whisper(ensure("whisper-tiny.en"))
     labels: list[Label] = []
     for group, make in clips(recipe, "questions", cache_folder):
@@ -182,7 +135,7 @@ def make_questions(recipe: dict[str, Any], cache_folder: Path) -> None:
                 heard = whisper.transcribe(samples).text
                 wer = jiwer.wer(plain(fields["text"]), plain(heard) or "-")
                 scores = {"turn_probability": round(chance, 3), "wer": round(wer, 2)}
-                labels.append(Question(**fields, asr_text=heard, **scores))
+                labels.append(Question.model_validate(fields | scores | {"asr_text": heard}))
                 break
             print(f"not taken for a whole turn ({chance:.2f}): {fields['text']}")
             (folder / name).unlink()
@@ -208,8 +161,9 @@ async def turn_probability(samples: np.ndarray, end_ms: int) -> float:
 
 
 def plain(text: str) -> str:
-    """Lower case, letters and digits only."""
-    return " ".join(re.findall(r"[a-z0-9']+", text.lower()))
+    """Lower case words without marks, numbers spelled out: "7 p.m." is "seven pm"."""
+    text = re.sub(r"\d+", lambda digits: f" {num2words(int(digits[0]))} ", text.lower())
+    return " ".join(re.findall(r"[a-z']+", text.replace(".", "")))
 
 
 def empty(folder: Path) -> Path:
@@ -237,7 +191,7 @@ def main() -> None:
     missing = [tool for tool in ("apt-get", "dpkg", "flite") if not shutil.which(tool)]
     if missing:
         raise SystemExit(f"not found: {', '.join(missing)}; install the Debian packages")
-    recipe = yaml.safe_load((DATA / "duplex/recipe.yaml").read_text(encoding="utf-8"))
+    recipe = yaml.safe_load((DUPLEX / "recipe.yaml").read_text(encoding="utf-8"))
     if arguments.only != "questions":
         make_duplex(recipe, arguments.cache)
     if arguments.only != "duplex":

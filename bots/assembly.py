@@ -170,7 +170,7 @@ def build_session(
         [
             *inputs,
             WhisperASR(models.asr),
-            LLMUserAggregator(context, params=_user_params(config, memory)),
+            LLMUserAggregator(context, params=_user_params(config, memory, clock)),
             TextLM(lm, request),
             branch,
             Voice(models.voice, lang=config.lang),
@@ -193,11 +193,13 @@ def build_session(
     return Session(worker, context, memory, tools)
 
 
-def _user_params(config: BotConfig, memory: Memory) -> LLMUserAggregatorParams:
+def _user_params(
+    config: BotConfig, memory: Memory, clock: Callable[[], float]
+) -> LLMUserAggregatorParams:
     return LLMUserAggregatorParams(
         vad_analyzer=_vad(config.vad),
         user_turn_strategies=UserTurnStrategies(
-            start=[BargeInTurnStart(lambda: memory.text(memory.turn))],
+            start=[BargeInTurnStart(lambda: memory.newest_text, clock=clock)],
             stop=[_turn_stop(config.turn)],
         ),
         # A cough that interrupted nothing needs no answer.

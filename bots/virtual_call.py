@@ -14,13 +14,14 @@ from pipecat.frames.frames import Frame, InputAudioRawFrame, TTSAudioRawFrame
 from pipecat.processors.frame_processor import FrameDirection, FrameProcessor
 from pipecat.workers.runner import WorkerRunner
 
-from bots.assembly import IN_RATE_HZ, Models, Session, build_session
-from duologue.audio.pcm import from_int16_bytes, to_int16_bytes
+from bots.assembly import IN_RATE_HZ, OUT_RATE_HZ, Models, Session, build_session
+from duologue.audio.pcm import from_int16_bytes, resample, to_int16_bytes
 from duologue.config import BotConfig
 from duologue.errors import EngineError
 
 FRAME_S = 0.02
 NOISE_FLOOR = 3e-4
+ECHO_DELAY_S = 0.12
 
 
 class Ear(FrameProcessor):
@@ -46,6 +47,7 @@ class VirtualCall:
         session: The conversation, for its context and memory.
         events: (seconds, event) as the page would get them.
         ear: The bot's audio.
+        echo: Gain at which the microphone hears the bot, ECHO_DELAY_S late; 0 is a headset.
     """
 
     def __init__(self, session: Session, ear: Ear, events: list[tuple[float, dict[str, Any]]]):
@@ -53,6 +55,9 @@ class VirtualCall:
         self.ear = ear
         self.events = events
         self.news = asyncio.Event()
+        self.echo = 0.0
+        self._echoed = 0
+        self._echo_queue = np.zeros(0, np.float32)
         self._speech = np.zeros(0, np.float32)
         self._silent = asyncio.Event()
         self._noise = np.random.default_rng(0)
@@ -90,6 +95,18 @@ class VirtualCall:
         """All events of one kind so far."""
         return [event for _, event in self.events if event["type"] == kind]
 
+    def _take_echo(self, size: int) -> np.ndarray:
+        """The next `size` samples of what the microphone hears of the bot."""
+        while self._echoed < len(self.ear.chunks):
+            at_s, chunk = self.ear.chunks[self._echoed]
+            if at_s > self.now_s - ECHO_DELAY_S:
+                break
+            heard = self.echo * resample(chunk, OUT_RATE_HZ, IN_RATE_HZ)
+            self._echo_queue = np.concatenate([self._echo_queue, heard])
+            self._echoed += 1
+        echo, self._echo_queue = self._echo_queue[:size], self._echo_queue[size:]
+        return np.pad(echo, (0, size - len(echo)))
+
     async def microphone(self) -> None:
         """Feed what is said, and the room's noise between."""
         size = round(FRAME_S * IN_RATE_HZ)
@@ -98,6 +115,7 @@ class VirtualCall:
             frame = self._noise.normal(0, NOISE_FLOOR, size).astype(np.float32)
             part, self._speech = self._speech[:size], self._speech[size:]
             frame[: len(part)] += part
+            frame += self._take_echo(size)
             audio = to_int16_bytes(frame)
             await self.session.worker.queue_frame(InputAudioRawFrame(audio, IN_RATE_HZ, 1))
             if not len(self._speech):

@@ -7,10 +7,14 @@ resumes it.
 
 import re
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from enum import Enum
 
 SURE = -0.8
 """Mean log-probability above which a word is taken at its word."""
+
+ECHO_TAIL_S = 0.6
+"""The bot's sound has left the room this long after a hold: loop delay plus reverberation."""
 
 MAX_HOLD_S = 1.7
 """Longest hold without words; keeps the promise to resume within 2 s of onset."""
@@ -45,58 +49,64 @@ class Decision(Enum):
 
 @dataclass(slots=True)
 class BargeIn:
-    """The decision for one session.
+    """The decision for one session; times are seconds on the owner's clock.
 
     Attributes:
         floor: Whether the bot has the floor: it speaks, or is about to.
         held: Whether the bot is on hold.
-        committed: Whether the speech now heard has already been taken as the user's turn.
+        committed: Whether the speech now heard is the user's turn already. Speech that began under
+            the bot's floor is judged by its words, even when the bot has finished meanwhile.
+        echo: Whether the microphone hears the bot. From then on a sound no longer holds it (each
+            echo would be a stutter); words that the bot has not said still commit.
     """
 
     floor: bool = False
     held: bool = False
-    committed: bool = False
-    _echo: bool = False
+    committed: bool = True
+    echo: bool = False
+    _held_s: float = 0.0
+    _ended_s: float | None = None
 
     def bot(self, floor: bool) -> None:
         """The bot takes or leaves the floor."""
         self.floor = floor
-        self._echo = False
         if not floor:
             self.held = False
 
-    def onset(self) -> Decision:
+    def onset(self, now_s: float) -> Decision:
         """The VAD hears speech begin."""
+        self._ended_s = None
         self.committed = not self.floor
         if not self.floor:
             return Decision.COMMIT
-        # The bot has just been heard in the microphone: a pause for each echo would be a stutter.
-        if self.held or self._echo:
+        if self.held or self.echo:
             return Decision.NONE
-        self.held = True
+        self.held, self._held_s = True, now_s
         return Decision.HOLD
 
+    def offset(self, end_s: float) -> None:
+        """The VAD has heard speech end at `end_s`; the final transcript will decide."""
+        self._ended_s = end_s
+
     def words(
-        self, text: str, *, final: bool, confidence: float = 0.0, bot_text: str = ""
+        self, now_s: float, text: str, *, final: bool, confidence: float = 0.0, bot_text: str = ""
     ) -> Decision:
         """ASR's view of the speech so far.
 
         Args:
+            now_s: The time.
             text: Transcript from the onset on.
             final: Whether the speech has ended and this is its last transcript.
             confidence: The ASR's mean log-probability; a hum is often written as some word, but
                 without conviction.
-            bot_text: What the bot has said last, to know its echo.
+            bot_text: What the bot says, to know its echo.
         """
-        if not self.floor or self.committed:
+        if self.committed:
             return Decision.NONE
-        if takes_floor(text, final=final, sure=confidence > SURE):
-            if final and self._is_echo(text, bot_text):
-                self._echo = True
-                return self._resume()
-            if not self._is_echo(text, bot_text):
-                self.committed = True
-                return Decision.COMMIT
+        real = takes_floor(text, final=final, sure=confidence > SURE)
+        if real and not self._is_echo(now_s, text, bot_text, final):
+            self.committed = True
+            return Decision.COMMIT
         return self._resume() if final else Decision.NONE
 
     def time_out(self) -> Decision:
@@ -109,19 +119,34 @@ class BargeIn:
         self.held = False
         return Decision.RESUME
 
-    @staticmethod
-    def _is_echo(text: str, bot_text: str) -> bool:
-        """Whether these words are a run of what the bot has just said."""
-        heard, said = tokens(text), tokens(bot_text)
-        width = len(heard)
-        return width > 0 and any(
-            said[at : at + width] == heard for at in range(len(said) - width + 1)
-        )
+    def _is_echo(self, now_s: float, text: str, bot_text: str, final: bool) -> bool:
+        """Whether the bot hears itself.
+
+        A hold tells: the bot's echo falls silent with it, while a person who happens to use the
+        bot's words speaks on.
+        """
+        fresh = unsaid(text, bot_text)
+        if self.echo:
+            return len(fresh) < 2 and INTERRUPTERS.isdisjoint(fresh)
+        if len(fresh) * 3 > len(tokens(text)):
+            return False
+        until_s = now_s if self._ended_s is None else self._ended_s
+        quick = until_s - self._held_s < ECHO_TAIL_S
+        self.echo = quick and final
+        return quick
 
 
 def tokens(text: str) -> list[str]:
     """Words of `text` in lower case; each Chinese character is one."""
     return [token.lower().strip("'") for token in _TOKEN.findall(text.replace("-", ""))]
+
+
+def unsaid(text: str, bot_text: str) -> list[str]:
+    """Words of `text` that are not, in order, among those of `bot_text`."""
+    heard, said = tokens(text), tokens(bot_text)
+    matcher = SequenceMatcher(None, said, heard, autojunk=False)
+    changes = [op for op in matcher.get_opcodes() if op[0] in ("insert", "replace")]
+    return [word for *_, first, last in changes for word in heard[first:last]]
 
 
 def is_backchannel(words: list[str]) -> bool:

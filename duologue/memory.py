@@ -31,6 +31,7 @@ class Memory:
         self._max_chars = max_chars
         self._turn = 0
         self._open: dict[int, _Answer] = {}
+        self._newest: Message = {"content": ""}
 
     @property
     def turn(self) -> int:
@@ -51,6 +52,11 @@ class Memory:
     def text(self, turn: int) -> str:
         """The text of answer `turn` so far; "" once it is closed or cut."""
         return self._open[turn].message["content"] if turn in self._open else ""
+
+    @property
+    def newest_text(self) -> str:
+        """The text of the newest answer, closed or not."""
+        return self._newest["content"]
 
     def heard(self, turn: int, chars: int) -> None:
         """Note that the first `chars` characters of answer `turn` have been heard."""
@@ -98,8 +104,9 @@ class Memory:
 
     def _answer(self, turn: int) -> _Answer:
         if turn not in self._open:
-            self._open[turn] = _Answer({"role": "assistant", "content": ""})
-            self._messages.append(self._open[turn].message)
+            self._newest = {"role": "assistant", "content": ""}
+            self._open[turn] = _Answer(self._newest)
+            self._messages.append(self._newest)
         return self._open[turn]
 
     def _drop_older_half(self) -> None:

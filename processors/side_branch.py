@@ -2,6 +2,7 @@
 
 import json
 from collections import deque
+from dataclasses import replace
 
 from pipecat.frames.frames import (
     Frame,
@@ -120,7 +121,8 @@ class SideBranch(FrameProcessor):
 
     async def _on_call(self, call: Call) -> None:
         turn = self._call_turns[call.call_id]
-        await self.push_frame(ToolStateFrame(turn=turn, call=call))
+        # A copy: the call may be in another state by the time an observer sees the frame.
+        await self.push_frame(ToolStateFrame(turn=turn, call=replace(call)))
         if not call.state.settled:
             return
         del self._call_turns[call.call_id]

@@ -1,6 +1,7 @@
 """When the user's turn starts and ends, as pipecat turn strategies."""
 
 import asyncio
+import time
 from collections.abc import Callable
 
 from pipecat.frames.frames import (
@@ -8,6 +9,7 @@ from pipecat.frames.frames import (
     InterimTranscriptionFrame,
     TranscriptionFrame,
     VADUserStartedSpeakingFrame,
+    VADUserStoppedSpeakingFrame,
 )
 from pipecat.turns.types import ProcessFrameResult, UserTurnSpeculation
 from pipecat.turns.user_start import BaseUserTurnStartStrategy
@@ -21,12 +23,14 @@ class BargeInTurnStart(BaseUserTurnStartStrategy):
     """Holds the bot at the first sound, then commits to the user's turn or resumes the bot.
 
     Args:
-        bot_text: What the bot has said last, to know its own echo in the microphone.
+        bot_text: What the bot says, to know its own echo in the microphone.
+        clock: Monotonic seconds.
     """
 
-    def __init__(self, bot_text: Callable[[], str]):
+    def __init__(self, bot_text: Callable[[], str], *, clock: Callable[[], float] = time.monotonic):
         super().__init__()
         self._bot_text = bot_text
+        self._clock = clock
         self._state = BargeIn()
         self._timer: asyncio.Task[None] | None = None
 
@@ -36,7 +40,9 @@ class BargeInTurnStart(BaseUserTurnStartStrategy):
             case FloorFrame():
                 self._state.bot(frame.taken)
             case VADUserStartedSpeakingFrame():
-                return await self._decide(self._state.onset())
+                return await self._decide(self._state.onset(self._clock()))
+            case VADUserStoppedSpeakingFrame():
+                self._state.offset(self._clock() - frame.stop_secs)
             case TranscriptionFrame():
                 return await self._heard(frame, final=True)
             case InterimTranscriptionFrame():
@@ -51,9 +57,10 @@ class BargeInTurnStart(BaseUserTurnStartStrategy):
     async def _heard(
         self, frame: TranscriptionFrame | InterimTranscriptionFrame, *, final: bool
     ) -> ProcessFrameResult:
-        if not self._state.floor or self._state.committed:
+        if self._state.committed:
             return ProcessFrameResult.CONTINUE
         decision = self._state.words(
+            self._clock(),
             frame.text,
             final=final,
             confidence=getattr(frame.result, "confidence", 0.0),

@@ -10,7 +10,7 @@ HOLD, COMMIT, RESUME, NONE = Decision.HOLD, Decision.COMMIT, Decision.RESUME, De
 def holding() -> BargeIn:
     state = BargeIn()
     state.bot(floor=True)
-    assert state.onset() is HOLD
+    assert state.onset(0.0) is HOLD
     return state
 
 
@@ -21,8 +21,8 @@ def holding() -> BargeIn:
 )  # fmt: skip
 def test_backchannels_resume(text):
     state = holding()
-    assert state.words(text, final=False) is NONE
-    assert state.words(text, final=True) is RESUME
+    assert state.words(1.0, text, final=False) is NONE
+    assert state.words(1.0, text, final=True) is RESUME
     assert not state.held
 
 
@@ -33,61 +33,62 @@ def test_backchannels_resume(text):
 )  # fmt: skip
 def test_real_words_commit(text):
     state = holding()
-    assert state.words(text, final=True) is COMMIT
+    assert state.words(1.0, text, final=True) is COMMIT
 
 
 def test_a_backchannel_that_goes_on_commits_when_it_does():
     state = holding()
-    assert state.words("Yeah", final=False) is NONE
-    assert state.words("Yeah but", final=False) is COMMIT
-    assert state.words("Yeah but wait", final=True) is NONE
+    assert state.words(1.0, "Yeah", final=False) is NONE
+    assert state.words(1.0, "Yeah but", final=False) is COMMIT
+    assert state.words(1.0, "Yeah but wait", final=True) is NONE
 
 
 def test_a_single_unfinished_word_waits_unless_it_is_a_known_interrupter():
-    assert holding().words("Ham", final=False) is NONE
-    assert holding().words("Stop", final=False) is COMMIT
+    assert holding().words(1.0, "Ham", final=False) is NONE
+    assert holding().words(1.0, "Stop", final=False) is COMMIT
 
 
 def test_the_same_word_to_a_silent_bot_is_an_answer():
     state = BargeIn()
-    assert state.onset() is COMMIT
-    assert state.words("Okay.", final=True) is NONE
+    assert state.onset(0.0) is COMMIT
+    assert state.words(1.0, "Okay.", final=True) is NONE
 
 
 def test_a_long_sound_without_words_does_not_hold_for_ever():
     state = holding()
     assert state.time_out() is RESUME
-    assert state.words("turn the music down", final=False) is COMMIT
+    assert state.words(1.0, "turn the music down", final=False) is COMMIT
 
 
 def test_a_word_without_conviction_is_a_hum_unless_it_is_an_interrupter():
-    assert holding().words("Run.", final=True, confidence=-1.9) is RESUME
-    assert holding().words("Run.", final=True, confidence=-0.3) is COMMIT
-    assert holding().words("Stop.", final=True, confidence=-1.9) is COMMIT
+    assert holding().words(1.0, "Run.", final=True, confidence=-1.9) is RESUME
+    assert holding().words(1.0, "Run.", final=True, confidence=-0.3) is COMMIT
+    assert holding().words(1.0, "Stop.", final=True, confidence=-1.9) is COMMIT
 
 
 BOT = "Would you like a Coke or a Sprite with your meal?"
 
 
-def test_the_bots_own_echo_resumes_and_does_not_hold_again():
+def test_the_bots_own_echo_dies_with_the_hold_and_does_not_hold_again():
     state = holding()
-    assert state.words("coke or a sprite", final=False, bot_text=BOT) is NONE
-    assert state.words("Coke or a Sprite", final=True, bot_text=BOT) is RESUME
-    assert state.onset() is NONE
-    assert state.words("no I want water", final=False, bot_text=BOT) is COMMIT
+    assert state.words(0.2, "coke or a sprite", final=False, bot_text=BOT) is NONE
+    state.offset(0.3)
+    assert state.words(0.7, "a Coke or Sprite", final=True, bot_text=BOT) is RESUME
+    assert state.onset(2.0) is NONE
+    assert state.words(3.0, "a sprite with your meal", final=False, bot_text=BOT) is NONE
+    assert state.words(3.3, "with your meal no I want", final=False, bot_text=BOT) is COMMIT
 
 
-def test_echo_is_forgotten_with_the_next_answer():
+def test_a_person_who_repeats_the_bots_words_speaks_on_through_the_hold():
     state = holding()
-    state.words("with your meal", final=True, bot_text=BOT)
-    state.bot(floor=False)
-    state.bot(floor=True)
-    assert state.onset() is HOLD
+    assert state.words(0.3, "a Sprite", final=False, bot_text=BOT) is NONE
+    state.offset(0.9)
+    assert state.words(1.2, "a Sprite", final=True, bot_text=BOT) is COMMIT
 
 
 def test_a_second_sound_on_hold_does_not_restart_the_hold():
     state = holding()
-    assert state.onset() is NONE
+    assert state.onset(0.0) is NONE
     assert state.time_out() is RESUME
 
 

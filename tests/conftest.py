@@ -1,0 +1,48 @@
+"""Shared fixtures: the embedded models are loaded once for all tests."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from loguru import logger
+
+from duologue.asr.whisper import Whisper
+from duologue.audio.pcm import ASR_RATE_HZ, read_audio, resample
+from duologue.models import ensure
+from duologue.tts.piper import PiperVoice
+
+logger.remove()
+
+DATA = Path(__file__).with_name("data")
+
+
+@pytest.fixture(scope="session")
+def whisper() -> Whisper:
+    return Whisper(ensure("whisper-tiny.en"))
+
+
+@pytest.fixture(scope="session")
+def piper():
+    voice = PiperVoice(ensure("piper-en_US-joe-medium"))
+    yield voice
+    voice.close()
+
+
+@pytest.fixture(scope="session")
+def say(piper):
+    """Text to speech at the microphone's rate; one text is one recording."""
+    known: dict[str, np.ndarray] = {}
+
+    def speech(text: str) -> np.ndarray:
+        if text not in known:
+            samples = piper.synthesize(text).samples
+            known[text] = resample(samples, piper.rate_hz, ASR_RATE_HZ)
+        return known[text]
+
+    return speech
+
+
+@pytest.fixture(scope="session")
+def clip():
+    """A recording of tests/data by its path."""
+    return lambda name: read_audio(DATA / name)
