@@ -57,13 +57,13 @@ class Packages:
         source = self._sources[name]
         root = self._root(source) / source["root"]
         pieces = [self._piece(root, part) for part in parts.split(" + ")]
-        speaker = speaker or source["speaker"]
-        if speaker == "folder":
-            speaker = f"{name}/{Path(parts).parts[0]}"
+        heard = speaker or str(source["speaker"])
+        if heard == "folder":
+            heard = f"{name}/{Path(parts).parts[0]}"
         package = source.get("debian") or source["pypi"].partition("-py3")[0]
         human = source.get("human", True) and len(pieces) == 1
         where = f"{package}: {parts}"
-        return Clip(np.concatenate(pieces), text, where, source["licence"], speaker, human)
+        return Clip(np.concatenate(pieces), text, where, source["licence"], heard, human)
 
     @staticmethod
     def _piece(root: Path, part: str) -> np.ndarray:

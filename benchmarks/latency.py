@@ -18,14 +18,14 @@ from playwright.async_api import Browser
 
 from bots.rehearse import RoomServer, chromium, open_page, room_server
 from duologue.rehearsal.report import Exchange, exchanges, summary, table
-from duologue.rehearsal.script import Utterance, perform, read_labelled
+from duologue.rehearsal.script import Utterance, perform, read_labels
 from duologue.rehearsal.timeline import Clip
 
 QUESTIONS = Path(__file__).parents[1] / "tests/data/questions"
 # The models' prompts grow with a call; people's calls begin anew, too.
 QUESTIONS_PER_CALL = 5
 CYCLES = 10
-WATCH_S = 3.0
+WATCH_S = 10.0
 
 
 async def ask(browser: Browser, url: str, clips: list[Clip]) -> list[Exchange]:
@@ -79,8 +79,7 @@ async def call_and_leave(browser: Browser, server: RoomServer) -> None:
     async with open_page(browser, server.url) as caller:
         await caller.connect()
         await caller.hang_up()
-    while server.status()["active"]:
-        await asyncio.sleep(0.1)
+    await asyncio.to_thread(server.wait_until_empty)
 
 
 async def costs(browser: Browser, server: RoomServer) -> dict[str, Any]:
@@ -114,7 +113,7 @@ def main() -> None:
     parser.add_argument("--set", dest="flags", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    clips = [clip for _, clip in read_labelled(options.questions)][: options.limit]
+    clips = [label.clip() for label in read_labels(options.questions)[: options.limit]]
     with room_server(*options.flags) as server:
         found, cost = asyncio.run(measure(server, clips))
     figures = summary(found) | cost

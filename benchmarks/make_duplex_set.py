@@ -50,11 +50,15 @@ def loudness(db: np.ndarray) -> float:
 
 
 def active(samples: np.ndarray) -> tuple[int, int]:
-    """Sample indices of onset and end: first and last 20 ms that are at most 20 dB below loud."""
+    """Sample indices of onset and end of what is at most 20 dB below loud.
+
+    A single such frame (10 ms) counts only where there is nothing longer, as in a click.
+    """
     db = frame_db(samples)
     loud = db > loudness(db) - 20
     pairs = np.flatnonzero(loud[:-1] & loud[1:])
-    return int(pairs[0]) * FRAME, int(pairs[-1] + 2) * FRAME
+    frames = np.concatenate([pairs, pairs + 1]) if len(pairs) else np.flatnonzero(loud)
+    return int(frames.min()) * FRAME, int(frames.max() + 1) * FRAME
 
 
 def level(samples: np.ndarray, target_db: float) -> np.ndarray:

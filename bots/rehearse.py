@@ -30,6 +30,7 @@ IN_PAGE = Path(__file__).with_suffix(".js")
 CHROMIUM = Path("/usr/bin/chromium")
 START_S = 120.0
 GRACE_S = 5.0
+EMPTY_S = 10.0
 FLAGS = """
     --headless=new --no-sandbox --disable-gpu --no-first-run --disable-sync
     --disable-background-networking --disable-component-update
@@ -52,6 +53,18 @@ class RoomServer:
             return httpx.get(f"{self.url}/api/status", timeout=2).json()
         except httpx.HTTPError:
             return {"ready": False}
+
+    def wait_until_empty(self) -> None:
+        """Wait until every call is over.
+
+        Raises:
+            TimeoutError: one is not, after ten seconds.
+        """
+        deadline = time.monotonic() + EMPTY_S
+        while active := self.status()["active"]:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{active} calls still hold their place")
+            time.sleep(0.1)
 
     def log(self) -> str:
         """What it has printed so far."""

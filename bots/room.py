@@ -18,11 +18,11 @@ from pipecat.transports.smallwebrtc.request_handler import (
     SmallWebRTCRequest,
     SmallWebRTCRequestHandler,
 )
-from pipecat.transports.smallwebrtc.transport import SmallWebRTCTransport
 from pipecat.workers.runner import WorkerRunner
 from pydantic import Field
 
 from bots.assembly import IN_RATE_HZ, OUT_RATE_HZ, Models, build_session, load_models
+from bots.webrtc import RoomTransport
 from duologue.config import BotConfig, Section
 
 WEB = Path(__file__).with_name("web")
@@ -125,7 +125,7 @@ class Room:
             audio_out_sample_rate=OUT_RATE_HZ,
             audio_out_10ms_chunks=2,
         )
-        transport = SmallWebRTCTransport(connection, params)
+        transport = RoomTransport(connection, params)
         session = build_session(
             self._models,
             self.config,

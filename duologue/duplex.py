@@ -7,10 +7,9 @@ resumes it.
 
 import re
 from dataclasses import dataclass
-from difflib import SequenceMatcher
 from enum import Enum
 
-SURE = -0.8
+SURE = -0.75
 """Mean log-probability above which a word is taken at its word."""
 
 ECHO_TAIL_S = 0.6
@@ -31,10 +30,13 @@ BACKCHANNELS = frozenset(
     whoa wonderful wow yay yeah yep yes yup 嗯 对 好 哦 啊 是 的 呃 哈 噢 哇 行
     """.split()
 )
-PHRASES = re.compile(r"\b(i see|got it|of course|makes sense|that's (right|good|great|true))\b")
+# Whisper also writes "thank you" for short sounds that are none.
+PHRASES = re.compile(
+    r"\b(i see|got it|of course|makes sense|that's (right|good|great|true)|thank you|thanks)\b"
+)
 # One of these is enough, even while the utterance goes on.
 INTERRUPTERS = frozenset(
-    "stop wait no hold pause quiet enough excuse sorry what hey hello help listen 停 等 不".split()
+    "stop wait no hold pause quiet enough excuse sorry what hello help listen 停 等 不".split()
 )
 
 
@@ -142,11 +144,9 @@ def tokens(text: str) -> list[str]:
 
 
 def unsaid(text: str, bot_text: str) -> list[str]:
-    """Words of `text` that are not, in order, among those of `bot_text`."""
-    heard, said = tokens(text), tokens(bot_text)
-    matcher = SequenceMatcher(None, said, heard, autojunk=False)
-    changes = [op for op in matcher.get_opcodes() if op[0] in ("insert", "replace")]
-    return [word for *_, first, last in changes for word in heard[first:last]]
+    """Words of `text` that `bot_text` does not have."""
+    said = set(tokens(bot_text))
+    return [word for word in tokens(text) if word not in said]
 
 
 def is_backchannel(words: list[str]) -> bool:

@@ -32,6 +32,7 @@ class Memory:
         self._turn = 0
         self._open: dict[int, _Answer] = {}
         self._newest: Message = {"content": ""}
+        self._expects_more = False
 
     @property
     def turn(self) -> int:
@@ -43,6 +44,7 @@ class Memory:
         if sum(_size(m) for m in self._messages[self._fixed :]) > self._max_chars:
             self._drop_older_half()
         self._turn += 1
+        self._expects_more = False
         return self._turn
 
     def add(self, turn: int, text: str) -> None:
@@ -57,6 +59,11 @@ class Memory:
     def newest_text(self) -> str:
         """The text of the newest answer, closed or not."""
         return self._newest["content"]
+
+    @property
+    def expects_more(self) -> bool:
+        """Whether the newest answer has called a tool, so that another answer will follow it."""
+        return self._expects_more
 
     def heard(self, turn: int, chars: int) -> None:
         """Note that the first `chars` characters of answer `turn` have been heard."""
@@ -83,10 +90,12 @@ class Memory:
             if not message["content"] and not message.get("tool_calls"):
                 self._messages[:] = [m for m in self._messages if m is not message]
         self._open.clear()
+        self._expects_more = False
         return cut
 
     def add_call(self, turn: int, call_id: str, name: str, arguments: str) -> None:
         """Note that answer `turn` calls a tool."""
+        self._expects_more = True
         function = {"name": name, "arguments": arguments}
         self._answer(turn).message.setdefault("tool_calls", []).append(
             {"id": call_id, "type": "function", "function": function}

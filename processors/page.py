@@ -183,8 +183,8 @@ class PageEvents(BaseObserver):
 
         self._event(
             "latency",
-            end_of_turn_ms=since("turn_end", "speech_end"),
             asr_ms=since("transcript", "speech_end"),
+            end_of_turn_ms=since("turn_end", "transcript"),
             lm_first_token_ms=since("first_token", "turn_end"),
             voice_first_audio_ms=since("first_audio", "first_token"),
             total_ms=since("audio_out", "speech_end"),

@@ -213,7 +213,8 @@ class Playout(FrameProcessor):
         rate = item.frame.sample_rate
         chunk = item.samples[item.position : item.position + round(CHUNK_S * rate)]
         await self._push_audio((chunk * np.linspace(1, 0, len(chunk))).astype("<i2"), rate)
-        said = item.samples[: item.position]
+        # What was released last may be dropped by the transport: it counts as not said.
+        said = item.samples[: max(0, item.position - round(self._lead_s * rate))]
         pause = quietest(said, round(REWIND_S * rate), round(CHUNK_S * rate))
         self._queued_s += (item.position - pause) / rate
         item.position = pause
@@ -258,7 +259,7 @@ class Playout(FrameProcessor):
         chars = len(self._memory.text(turn))
         self._memory.close(turn)
         await self.push_frame(AnswerDoneFrame(turn=turn, chars=chars))
-        if not self._queue and not self._marks:
+        if not self._queue and not self._marks and not self._memory.expects_more:
             await self.push_frame(FloorFrame(taken=False), FrameDirection.UPSTREAM)
 
 

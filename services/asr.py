@@ -32,12 +32,18 @@ class WhisperASR(SegmentedSTTService):
 
     Args:
         model: The model; its pool runs one transcription at a time.
+        first_look_s: Speech beyond the VAD's start before the first interim; less is guesswork.
         barge_in_every_s: Pause between interims while the bot has the floor.
         live_every_s: The same while it has not, for the live transcript only; 0 is off.
     """
 
     def __init__(
-        self, model: Whisper, *, barge_in_every_s: float = 0.15, live_every_s: float = 1.2
+        self,
+        model: Whisper,
+        *,
+        first_look_s: float = 0.3,
+        barge_in_every_s: float = 0.15,
+        live_every_s: float = 1.2,
     ):
         super().__init__(
             settings=STTSettings(model="whisper", language=None),
@@ -45,6 +51,7 @@ class WhisperASR(SegmentedSTTService):
             trailing_silence_secs=0,
         )
         self._model = model
+        self._first_look_s = first_look_s
         self._barge_in_every_s = barge_in_every_s
         self._live_every_s = live_every_s
         self._floor = False
@@ -98,20 +105,16 @@ class WhisperASR(SegmentedSTTService):
         await super().cleanup()
 
     async def _look(self) -> None:
-        heard = 0
+        await asyncio.sleep(self._first_look_s)
         while True:
-            every_s = self._barge_in_every_s if self._floor else self._live_every_s
-            await asyncio.sleep(every_s or 1.0)
-            if (not self._floor and not self._live_every_s) or len(self._audio_buffer) == heard:
-                continue
-            audio = bytes(self._audio_buffer)
-            heard = len(audio)
-            transcript = await self._transcribe(audio)
-            if transcript.credible:
-                frame = InterimTranscriptionFrame(
-                    transcript.text, self._user_id, time_now_iso8601(), result=transcript
-                )
-                await self.push_frame(frame)
+            if self._floor or self._live_every_s:
+                transcript = await self._transcribe(bytes(self._audio_buffer))
+                if transcript.credible:
+                    frame = InterimTranscriptionFrame(
+                        transcript.text, self._user_id, time_now_iso8601(), result=transcript
+                    )
+                    await self.push_frame(frame)
+            await asyncio.sleep(self._barge_in_every_s if self._floor else self._live_every_s or 1)
 
     async def _transcribe(self, audio: bytes) -> Transcript:
         loop = asyncio.get_running_loop()

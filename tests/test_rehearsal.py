@@ -23,7 +23,7 @@ from duologue.rehearsal.levels import (
 )
 from duologue.rehearsal.plot import svg
 from duologue.rehearsal.report import exchanges, lacks_end, percentiles, summary, table
-from duologue.rehearsal.script import Utterance, load_script, perform, read_labelled
+from duologue.rehearsal.script import Utterance, load_script, perform, read_labels
 from duologue.rehearsal.timeline import RATE_HZ, Clip, Recording, Said, Timeline
 
 RATE = 16_000
@@ -237,6 +237,7 @@ def answer(timeline: Timeline, said: Said) -> None:
     timeline.add_event(said.end_s + 1, {"type": "state", "state": "speaking"})
     timeline.add_event(said.end_s + 2.25, {"type": "bot_end", "turn": 1})
     timeline.add_event(said.end_s + 2.5, {"type": "state", "state": "listening"})
+    timeline.bot.add(said.end_s + 3, silence(1, RATE_HZ))
 
 
 async def test_utterances_wait_for_what_they_name() -> None:
@@ -303,9 +304,10 @@ def test_a_labelled_set_has_its_speech_where_the_labels_say(tmp_path: Path) -> N
     write_wav(tmp_path / "a.wav", voice(2), RATE)
     label = {"file": "a.wav", "kind": "noise", "text": "", "onset_ms": 300, "end_ms": 1100}
     (tmp_path / "labels.json").write_text(json.dumps([label | {"licence": "CC0"}]))
-    ((kind, clip),) = read_labelled(tmp_path)
-    assert (kind, clip.name, clip.start_s, clip.end_s) == ("noise", "a", 0.3, 1.1)
+    (found,) = read_labels(tmp_path)
+    clip = found.clip()
+    assert (found.kind, clip.name, clip.start_s, clip.end_s) == ("noise", "a", 0.3, 1.1)
     assert len(clip.samples) == 2 * RATE_HZ
     (tmp_path / "labels.json").write_text("[{}]")
     with pytest.raises(ConfigError, match=r"labels\.json"):
-        read_labelled(tmp_path)
+        read_labels(tmp_path)

@@ -23,7 +23,7 @@ from duologue.models import ensure
 from duologue.rehearsal.levels import quiet_after, speech_span
 from duologue.rehearsal.plot import svg
 from duologue.rehearsal.report import exchanges
-from duologue.rehearsal.script import Utterance, perform, read_labelled
+from duologue.rehearsal.script import Utterance, perform, read_labels
 from duologue.rehearsal.timeline import RATE_HZ, Clip, Timeline
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
@@ -42,7 +42,7 @@ LONG = "Tell me something about the moon."
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[RoomServer]:
-    with room_server("lm.max_tokens=40") as server:
+    with room_server("lm.max_tokens=24") as server:
         yield server
         assert "Traceback" not in server.log()
 
@@ -54,10 +54,10 @@ async def browser() -> AsyncIterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def clips() -> dict[str, Clip]:
-    sets = [*read_labelled(DATA / "questions"), *read_labelled(DATA / "duplex")]
-    # Of several recordings of the same words the first is a person's.
-    return {clip.text: clip for _, clip in reversed(sets)}
+def clips() -> Callable[[str], Clip]:
+    labels = [*read_labels(DATA / "questions"), *read_labels(DATA / "duplex")]
+    # Of several clips with the same words the first is a person's, where there is one.
+    return lambda text: next(label for label in labels if label.text == text).clip()
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +98,7 @@ def answers(timeline: Timeline) -> Iterator[np.ndarray]:
 
 async def test_five_answers_are_spoken_as_they_are_written(browser, server, clips, transcribe):
     async with in_call(browser, server, "questions") as caller:
-        await perform([Utterance(clips[text]) for text in FIVE], caller)
+        await perform([Utterance(clips(text)) for text in FIVE], caller)
         turns = await caller.page.evaluate("duologue.turns")
     assert [turn["bot"]["end"] for turn in turns] == ["done"] * 5
     written = [plain(turn["bot"]["text"]) for turn in turns]
@@ -110,8 +110,8 @@ async def test_five_answers_are_spoken_as_they_are_written(browser, server, clip
 async def test_cutting_in_stops_the_bot_and_keeps_what_was_heard(
     browser, server, clips, transcribe
 ):
-    cut_in = clips["What are you waiting for?"]
-    script = [Utterance(clips[LONG]), Utterance(cut_in, "bot_sound", 1.5)]
+    cut_in = clips("What are you waiting for?")
+    script = [Utterance(clips(LONG)), Utterance(cut_in, "bot_sound", 1.5)]
     async with in_call(browser, server, "barge_in") as caller:
         await perform(script, caller)
         await expect(caller.page.locator(".bubble.bot.cut del")).to_have_count(1)
@@ -134,7 +134,7 @@ async def test_cutting_in_stops_the_bot_and_keeps_what_was_heard(
     # The new question gets its answer.
     assert turns[-1]["bot"]["end"] == "done"
     assert exchanges(seen)[1].voice_to_voice_ms is not None
-    assert plain(turns[-1]["user"]["text"]) == plain(cut_in.text)
+    assert jiwer.wer(plain(cut_in.text), plain(turns[-1]["user"]["text"])) < 0.3
 
 
 def heard_words(written: list[str], heard: list[str]) -> int:
@@ -148,7 +148,7 @@ def heard_words(written: list[str], heard: list[str]) -> int:
 
 
 async def test_a_backchannel_only_makes_the_bot_pause(browser, server, clips, transcribe):
-    script = [Utterance(clips[LONG]), Utterance(clips["Yeah."], "bot_sound", 1.5)]
+    script = [Utterance(clips(LONG)), Utterance(clips("Yeah."), "bot_sound", 1.5)]
     async with in_call(browser, server, "backchannel") as caller:
         await perform(script, caller)
         await expect(caller.page.locator(".bubble.user")).to_have_count(1)
@@ -164,7 +164,7 @@ async def test_a_backchannel_only_makes_the_bot_pause(browser, server, clips, tr
 
 async def test_a_tool_answers_on_the_page_and_by_voice(browser, server, clips, transcribe):
     async with in_call(browser, server, "tool") as caller:
-        await perform([Utterance(clips["What time is it in Tokyo?"])], caller)
+        await perform([Utterance(clips("What time is it in Tokyo?"))], caller)
         await caller.page.locator(".tool summary").click()
         await expect(caller.page.locator(".tool summary")).to_have_text("current_timedone")
         await expect(caller.page.locator(".tool pre")).to_contain_text("+09:00")
@@ -177,7 +177,7 @@ async def test_a_tool_answers_on_the_page_and_by_voice(browser, server, clips, t
 
 async def test_the_browsers_own_microphone_is_heard(server, clips, tmp_path):
     # The device plays as soon as the page opens it: time for the call to stand comes first.
-    clip = clips["What are you waiting for?"]
+    clip = clips("What are you waiting for?")
     lead = np.zeros(4 * RATE_HZ, np.float32)
     write_wav(tmp_path / "microphone.wav", np.concatenate([lead, clip.samples]), RATE_HZ)
     async with (

@@ -104,8 +104,8 @@ export class Stage {
 }
 
 const LATENCY = [
-  ["end_of_turn_ms", "eot", "End of turn"],
   ["asr_ms", "asr", "Recognition"],
+  ["end_of_turn_ms", "eot", "End of turn"],
   ["lm_first_token_ms", "lm", "First token"],
   ["voice_first_audio_ms", "voice", "First audio"],
 ];

@@ -17,6 +17,8 @@ T = TypeVar("T")
 Anchor = Literal["start", "said", "bot_sound", "bot_end", "listening"]
 MAX_UTTERANCE_S = 120.0
 MAX_LINES = 1000
+TAIL_S = 0.7
+"""The last words are still on their way to the ear when the room says that it is done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,8 @@ async def perform(script: Iterable[Utterance], caller: Caller, *, patience_s: fl
     for line in script:
         at_s = await caller.until(lambda seen, line=line: happened(seen, line.after), patience_s)
         await caller.say(line.clip, at_s=at_s + line.delay_s)
-    await caller.until(lambda seen: happened(seen, "listening"), patience_s)
+    over_s = await caller.until(lambda seen: happened(seen, "listening"), patience_s) + TAIL_S
+    await caller.until(lambda seen: seen.bot.end_s if seen.bot.end_s > over_s else None, patience_s)
 
 
 def happened(seen: Timeline, what: Anchor) -> float | None:
@@ -137,33 +140,37 @@ def read_samples(path: Path) -> np.ndarray:
     return read_audio(path, rate_hz=RATE_HZ, max_s=MAX_UTTERANCE_S)
 
 
-class _Label(BaseModel):
+class Label(BaseModel):
+    """A clip of a labelled set, which is a folder with clips and `labels.json`."""
+
     # What else a set records of its clips (source, licence, speaker) is not needed to play them.
     model_config = ConfigDict(extra="ignore")
 
-    file: str
+    path: Path = Field(alias="file")
     kind: str
     text: str
     onset_ms: float
     end_ms: float
 
+    def clip(self) -> Clip:
+        """The clip itself.
 
-def read_labelled(folder: Path) -> list[tuple[str, Clip]]:
-    """A labelled set: the kind of each clip in `labels.json`, and the clip.
+        Raises:
+            InputError: the audio file cannot be used.
+        """
+        start_s, end_s = self.onset_ms / 1000, self.end_ms / 1000
+        return Clip(read_samples(self.path), start_s, end_s, self.path.stem, self.text)
+
+
+def read_labels(folder: Path) -> list[Label]:
+    """A labelled set.
 
     Raises:
         ConfigError: the labels cannot be read or lack a value.
-        InputError: an audio file cannot be used.
     """
     path = folder / "labels.json"
     try:
-        labels = TypeAdapter(list[_Label]).validate_json(path.read_bytes())
+        labels = TypeAdapter(list[Label]).validate_json(path.read_bytes())
     except (OSError, ValidationError) as error:
         raise ConfigError(f"{path}: not the labels of a set of clips: {error}") from error
-    return [(label.kind, _labelled_clip(label, folder)) for label in labels]
-
-
-def _labelled_clip(label: _Label, folder: Path) -> Clip:
-    samples = read_samples(folder / label.file)
-    start_s, end_s = label.onset_ms / 1000, label.end_ms / 1000
-    return Clip(samples, start_s, end_s, Path(label.file).stem, label.text)
+    return [label.model_copy(update={"path": folder / label.path}) for label in labels]
