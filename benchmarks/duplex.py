@@ -77,7 +77,8 @@ def judge(seen: Timeline, said: Said, kind: str) -> Trial:
         return next((1000 * (e.at_s - said.start_s) for e, word in words if word in wanted), None)
 
     hold_ms, commit_ms = first_ms("held", "hearing"), first_ms("interrupted")
-    quiet = _quiet(seen, said)
+    # A voice that nobody stopped has pauses, too.
+    quiet = None if hold_ms is None else _quiet(seen, said)
     stopped = commit_ms is not None
     heard = [event.data["text"] for event in events if event.data["type"] == "user"]
     return Trial(
@@ -106,7 +107,7 @@ def _last_sound(seen: Timeline, said: Said, commit_ms: float) -> float:
     end_s = max(said.start_s + commit_ms / 1000, said.end_s) + 0.5
     levels = levels_db(seen.bot.between(said.start_s, end_s), RATE_HZ)
     (loud,) = (levels > AUDIBLE_DB).nonzero()
-    return (loud[-1] + 1) * FRAME_S if len(loud) else 0.0
+    return float(loud[-1] + 1) * FRAME_S if len(loud) else 0.0
 
 
 def moment(seen: Timeline) -> str | None:

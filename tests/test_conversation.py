@@ -210,10 +210,14 @@ def test_the_bots_own_echo_does_not_interrupt(converse, say, piper):
     converse(scenario, [REPLY], voice=piper)
 
 
-@pytest.mark.parametrize("words", ["No, wait. What is your name?", "A small tea, please."])
-def test_a_person_interrupts_over_the_echo(converse, say, piper, words):
+@pytest.mark.parametrize(
+    ("words", "echo"), [("No, wait. What is your name?", 0.1), ("A small tea, a small tea!", 0.0)]
+)
+def test_a_person_interrupts_over_the_echo_and_in_the_bots_own_words(
+    converse, say, piper, words, echo
+):
     async def scenario(call):
-        call.echo = 0.1
+        call.echo = echo
         await call.say(say("What do you have for breakfast?"))
         await call.wait_for("state", state="speaking")
         await asyncio.sleep(2.5)
