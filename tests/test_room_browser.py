@@ -110,7 +110,7 @@ async def test_five_answers_are_spoken_as_they_are_written(browser, server, clip
 async def test_cutting_in_stops_the_bot_and_keeps_what_was_heard(
     browser, server, clips, transcribe
 ):
-    cut_in = clips("What are you waiting for?")
+    cut_in = clips("Please try again.")
     script = [Utterance(clips(LONG)), Utterance(cut_in, "bot_sound", 1.5)]
     async with in_call(browser, server, "barge_in") as caller:
         await perform(script, caller)
@@ -177,7 +177,7 @@ async def test_a_tool_answers_on_the_page_and_by_voice(browser, server, clips, t
 
 async def test_the_browsers_own_microphone_is_heard(server, clips, tmp_path):
     # The device plays as soon as the page opens it: time for the call to stand comes first.
-    clip = clips("What are you waiting for?")
+    clip = clips("Please try again.")
     lead = np.zeros(4 * RATE_HZ, np.float32)
     write_wav(tmp_path / "microphone.wav", np.concatenate([lead, clip.samples]), RATE_HZ)
     async with (

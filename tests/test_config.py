@@ -1,0 +1,56 @@
+"""One strict set-up: unknown keys name the nearest known one, flags beat variables beat the file."""
+
+from pathlib import Path
+
+import pytest
+
+from bots.cli import CONFIGS
+from duologue.config import load_config
+from duologue.errors import ConfigError
+
+
+@pytest.fixture
+def file(tmp_path) -> Path:
+    path = tmp_path / "bot.yaml"
+    path.write_text("lang: en\nlm: {max_tokens: 11}\n")
+    return path
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_our_set_ups_are_valid(path):
+    load_config(path, environ={})
+
+
+def test_flags_beat_variables_beat_the_file(file):
+    environ = {"DUOLOGUE_LM__MAX_TOKENS": "22", "DUOLOGUE_ASR__THREADS": "2"}
+    assert load_config(file, environ={}).lm.max_tokens == 11
+    assert load_config(file, environ=environ).lm.max_tokens == 22
+    config = load_config(file, environ=environ, flags=["lm.max_tokens=33"])
+    assert (config.lm.max_tokens, config.asr.threads) == (33, 2)
+
+
+@pytest.mark.parametrize(
+    ("flag", "said"),
+    [
+        ("lm.max_token=3", "lm.max_token: unknown key; did you mean max_tokens?"),
+        ("romm.port=1", "romm: unknown key; did you mean room?"),
+        ("lm.api_key=secret", "lm.api_key: unknown key"),
+        ("lm.max_tokens=many", "lm.max_tokens: Input should be a valid integer"),
+        ("vad.engine=ears", "vad.engine: Input should be 'silero' or 'webrtcvad'"),
+        ("lang.x=1", "lang is not a section"),
+        ("lm.max_tokens", "expected KEY=VALUE"),
+        ("lm.system={", "not YAML"),
+        ("lm.examples=[{user: a, assitant: b}]", "did you mean assistant?"),
+    ],
+)
+def test_wrong_values_are_explained(file, flag, said):
+    with pytest.raises(ConfigError, match=".*") as error:
+        load_config(file, environ={}, flags=[flag])
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize("content", ["[1, 2]", "a: [", "!!python/object/apply:os.system ['true']"])
+def test_files_that_are_no_set_up(file, content):
+    file.write_text(content)
+    with pytest.raises(ConfigError, match="bot.yaml"):
+        load_config(file, environ={})
