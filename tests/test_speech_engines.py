@@ -153,8 +153,15 @@ def test_the_phonemiser_comes_back_after_it_was_killed():
         phonemizer._process.kill()
         phonemizer._process.wait()
         assert phonemizer.clauses("Hello there, friend. How are you?") == first
-        with pytest.raises(EngineError, match="no voice"):
-            Phonemizer("nowhere").clauses("x")
+    finally:
+        phonemizer.close()
+
+
+def test_a_voice_that_espeak_does_not_have_is_named():
+    phonemizer = Phonemizer("nowhere")
+    try:
+        with pytest.raises(EngineError, match="no voice 'nowhere'"):
+            phonemizer.clauses("x")
     finally:
         phonemizer.close()
 

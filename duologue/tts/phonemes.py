@@ -1,5 +1,6 @@
 """The phonemiser's client: one helper process, started on first use, restarted when it dies."""
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -72,6 +73,8 @@ class Phonemizer:
         if process is not None:
             process.kill()
             for pipe in (process.stdin, process.stdout, process.stderr):
-                if pipe:
-                    pipe.close()
+                # Closing flushes what a dead process no longer reads.
+                with contextlib.suppress(BrokenPipeError):
+                    if pipe:
+                        pipe.close()
             process.wait()

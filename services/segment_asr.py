@@ -1,0 +1,158 @@
+"""A recogniser of whole stretches of speech as a pipecat service, with interim transcripts.
+
+Interims decide on barge-in while the speech still goes on, and feed the page's live transcript.
+"""
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import AsyncGenerator, Callable
+from concurrent.futures import Executor
+from typing import Protocol
+
+from pipecat.frames.frames import (
+    Frame,
+    InputAudioRawFrame,
+    InterimTranscriptionFrame,
+    TranscriptionFrame,
+    VADUserStartedSpeakingFrame,
+    VADUserStoppedSpeakingFrame,
+)
+from pipecat.processors.frame_processor import FrameDirection
+from pipecat.services.settings import STTSettings
+from pipecat.services.stt_service import SegmentedSTTService
+from pipecat.utils.time import time_now_iso8601
+
+from duologue.errors import EngineError
+from processors.frames import FloorFrame
+
+
+class Heard(Protocol):
+    """What a recogniser understood."""
+
+    @property
+    def text(self) -> str:
+        """The words."""
+        ...
+
+    @property
+    def credible(self) -> bool:
+        """Whether the text is more likely heard than made up from noise."""
+        ...
+
+
+class SegmentASR(SegmentedSTTService):
+    """One session's speech recognition on a model that sessions share.
+
+    Args:
+        model: Its name.
+        pool: Runs the model, one call at a time.
+        ttfs_s: Speech end to final transcript, 99th percentile; turn strategies wait this long.
+        max_speech_s: Longer speech is recognised in parts.
+        barge_in_every_s: Pause between interims while the bot has the floor.
+        live_every_s: The same while it has not, for the live transcript only; 0 is off.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        pool: Executor,
+        *,
+        ttfs_s: float,
+        max_speech_s: float,
+        barge_in_every_s: float,
+        live_every_s: float,
+    ):
+        super().__init__(
+            settings=STTSettings(model=model, language=None),
+            ttfs_p99_latency=ttfs_s,
+            trailing_silence_secs=0,
+        )
+        self._pool = pool
+        self._max_speech_s = max_speech_s
+        self._barge_in_every_s = barge_in_every_s
+        self._live_every_s = live_every_s
+        self._floor = False
+        self._interims: asyncio.Task[None] | None = None
+
+    @abstractmethod
+    def recognize(self, audio: bytes) -> Heard:
+        """Recognise one whole stretch of speech (16-bit mono PCM); runs in the pool."""
+
+    def glimpse(self, audio: bytes) -> Heard:
+        """Recognise what there is of an unfinished stretch, from its start; runs in the pool."""
+        return self.recognize(audio)
+
+    @property
+    def wants_wav_segments(self) -> bool:
+        """Raw PCM, as the model takes it."""
+        return False
+
+    def can_generate_metrics(self) -> bool:
+        """Time to final transcript and processing time are reported."""
+        return True
+
+    async def process_frame(self, frame: Frame, direction: FrameDirection):
+        """Also follow who has the floor: it sets how often unfinished speech is looked at."""
+        await super().process_frame(frame, direction)
+        if isinstance(frame, FloorFrame):
+            self._floor = frame.taken
+        elif isinstance(frame, VADUserStartedSpeakingFrame):
+            await self._stop_interims()
+            self._interims = self.create_task(self._look(), "interims")
+        elif isinstance(frame, VADUserStoppedSpeakingFrame):
+            await self._stop_interims()
+
+    async def process_audio_frame(self, frame: InputAudioRawFrame, direction: FrameDirection):
+        """Buffer audio; speech longer than the model's window is handed over in parts."""
+        await super().process_audio_frame(frame, direction)
+        if len(self._audio_buffer) > self._max_speech_s * self.sample_rate * 2:
+            await self._segment_queue.put(bytes(self._audio_buffer))
+            self._audio_buffer.clear()
+
+    async def run_stt(self, audio: bytes) -> AsyncGenerator[Frame | None, None]:
+        """Transcribe one stretch of speech (16-bit mono PCM).
+
+        Yields a frame even when nothing was understood: an empty text tells the turn strategies
+        that the sound was no speech.
+        """
+        await self.start_processing_metrics()
+        heard = await self._in_pool(self.recognize, audio)
+        await self.stop_processing_metrics()
+        text = heard.text if heard.credible else ""
+        frame = TranscriptionFrame(text, self._user_id, time_now_iso8601(), result=heard)
+        # A turn that this very transcript starts must not drop it (pipecat-ai/pipecat#5683).
+        frame.interruptible = False
+        yield frame
+
+    async def cleanup(self):
+        """Stop looking at unfinished speech."""
+        await self._stop_interims()
+        await super().cleanup()
+
+    async def _look(self) -> None:
+        seen = 0
+        while True:
+            every_s = self._barge_in_every_s if self._floor else self._live_every_s
+            await asyncio.sleep(every_s or 1.0)
+            if (not self._floor and not self._live_every_s) or len(self._audio_buffer) == seen:
+                continue
+            audio = bytes(self._audio_buffer)
+            seen = len(audio)
+            try:
+                heard = await self._in_pool(self.glimpse, audio)
+            except EngineError as error:
+                await self.push_error(str(error), exception=error)
+                return
+            if heard.credible:
+                frame = InterimTranscriptionFrame(
+                    heard.text, self._user_id, time_now_iso8601(), result=heard
+                )
+                await self.push_frame(frame)
+
+    async def _in_pool(self, recognize: Callable[[bytes], Heard], audio: bytes) -> Heard:
+        return await asyncio.get_running_loop().run_in_executor(self._pool, recognize, audio)
+
+    async def _stop_interims(self) -> None:
+        if self._interims is not None:
+            task, self._interims = self._interims, None
+            await self.cancel_task(task)
