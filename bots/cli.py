@@ -36,7 +36,9 @@ def room(config: str, flags: list[str], verbose: bool) -> None:
     serve(settings)
 
 
-def talk(source: Path, target: Path, config: str, flags: list[str], verbose: bool) -> dict[str, Any]:
+def talk(
+    source: Path, target: Path, config: str, flags: list[str], verbose: bool
+) -> dict[str, Any]:
     """Answer one recording."""
     quiet(verbose)
     settings = load_config(config_path(config), flags=flags)

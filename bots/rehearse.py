@@ -1,8 +1,10 @@
 """The scripted caller on the real page: Chromium talks to a room, and everything is recorded.
 
-Needs Playwright for Python and a Chromium; both come with the `dev` extra or the system.
+Needs Playwright for Python (the `dev` extra) and the system's Chromium. A script is YAML with a
+list `say` of utterances: python -m bots.rehearse SCRIPT.yaml --svg call.svg --wav bot.wav
 """
 
+import argparse
 import asyncio
 import base64
 import json
@@ -12,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, TypeVar
@@ -20,14 +22,21 @@ from typing import IO, Any, TypeVar
 import httpx
 from playwright.async_api import Browser, Page, async_playwright
 
-from duologue.audio.pcm import from_int16_bytes, to_int16_bytes
+from duologue.audio.pcm import from_int16_bytes, resample, to_int16_bytes, write_wav
 from duologue.errors import EngineError
-from duologue.rehearsal.timeline import Clip, Said, Timeline
+from duologue.models import ensure
+from duologue.rehearsal.plot import svg
+from duologue.rehearsal.report import exchanges, summary, table
+from duologue.rehearsal.script import Utterance, load_script, perform
+from duologue.rehearsal.timeline import RATE_HZ, Clip, Said, Timeline
+from duologue.tts.offline import speak
+from duologue.tts.piper import PiperVoice
 
 T = TypeVar("T")
 CHECKOUT = Path(__file__).parent.parent
 IN_PAGE = Path(__file__).with_suffix(".js")
 CHROMIUM = Path("/usr/bin/chromium")
+VOICE = "piper-en_US-joe-medium"
 START_S = 120.0
 GRACE_S = 5.0
 EMPTY_S = 10.0
@@ -216,3 +225,49 @@ async def open_page(
         yield caller
     finally:
         await context.close()
+
+
+async def rehearse(script: list[Utterance], url: str) -> Timeline:
+    """Perform a script in one call.
+
+    Raises:
+        TimeoutError: the call did not come about, or something that an utterance waits for did not
+            happen.
+    """
+    async with chromium() as browser, open_page(browser, url) as caller:
+        await caller.connect()
+        await perform(script, caller)
+        return caller.timeline
+
+
+def read_script(path: Path) -> list[Utterance]:
+    """A script; what it has no recordings of is spoken by the embedded voice."""
+    voice = PiperVoice(ensure(VOICE))
+    try:
+        return load_script(path, lambda text: resample(speak(voice, text), voice.rate_hz, RATE_HZ))
+    finally:
+        voice.close()
+
+
+def main() -> None:
+    """Run a script against a room of its own, or one that runs already."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("script", type=Path, metavar="SCRIPT.yaml")
+    parser.add_argument("--url", help="a room that runs already")
+    parser.add_argument("--svg", type=Path, help="plot the call here")
+    parser.add_argument("--wav", type=Path, help="keep the bot's sound here")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    script = read_script(options.script)
+    with nullcontext() if options.url else room_server() as server:
+        seen = asyncio.run(rehearse(script, server.url if server else options.url))
+    if options.svg:
+        options.svg.write_text(svg(seen), encoding="utf-8")
+    if options.wav:
+        write_wav(options.wav, seen.bot.samples, RATE_HZ)
+    found = exchanges(seen)
+    print(json.dumps(summary(found), indent=2) if options.json else table(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,7 +1,7 @@
 """One strict set-up per bot: a YAML file, overridden by environment and flags.
 
-Every value `a.b` can be set by the variable DUOLOGUE_A__B or by the flag `--set a.b=VALUE`, the flag
-first. Secrets are not part of it: they come from the environment where they are used.
+Every value `a.b` can be set by the variable DUOLOGUE_A__B or by the flag `--set a.b=VALUE`; the
+flag wins. Secrets are not part of it: they come from the environment where they are used.
 """
 
 import difflib
@@ -28,10 +28,12 @@ class RoomConfig(Section):
     """The browser room."""
 
     host: str = "127.0.0.1"
-    port: int = Field(7860, ge=0, le=65535)
-    capacity: int = Field(2, ge=1)
+    port: int = Field(default=7860, ge=0, le=65535)
+    capacity: int = Field(default=2, ge=1)
     ice_servers: list[str] = []
-    idle_s: float = Field(600, gt=0, description="Seconds without speech after which a call ends")
+    idle_s: float = Field(
+        default=600, gt=0, description="Seconds without speech after which a call ends"
+    )
 
 
 class AsrConfig(Section):
@@ -39,23 +41,23 @@ class AsrConfig(Section):
 
     engine: Literal["whisper", "funasr"] = "whisper"
     model: str = "whisper-tiny.en"
-    threads: int = Field(1, ge=1)
+    threads: int = Field(default=1, ge=1)
 
 
 class VadConfig(Section):
     """Voice activity detection."""
 
     engine: Literal["silero", "webrtcvad"] = "silero"
-    confidence: float = Field(0.6, gt=0, lt=1)
-    start_s: float = Field(0.1, gt=0)
-    stop_s: float = Field(0.2, gt=0)
+    confidence: float = Field(default=0.6, gt=0, lt=1)
+    start_s: float = Field(default=0.1, gt=0)
+    stop_s: float = Field(default=0.2, gt=0)
 
 
 class TurnConfig(Section):
     """End of the user's turn."""
 
     end: Literal["smart-turn", "speech-timeout"] = "smart-turn"
-    silence_s: float = Field(1.2, gt=0, description="Silence that ends a turn in any case")
+    silence_s: float = Field(default=1.2, gt=0, description="Silence that ends a turn in any case")
     speculate: bool = True
 
 
@@ -72,11 +74,11 @@ class LmConfig(Section):
     engine: Literal["llamacpp", "openai"] = "llamacpp"
     model: str = "smollm2-135m-instruct"
     base_url: str | None = None
-    threads: int = Field(1, ge=1)
-    context: int = Field(2048, ge=256)
-    max_tokens: int = Field(80, ge=1)
-    temperature: float = Field(0.0, ge=0)
-    repeat_penalty: float = Field(1.1, ge=1)
+    threads: int = Field(default=1, ge=1)
+    context: int = Field(default=2048, ge=256)
+    max_tokens: int = Field(default=80, ge=1)
+    temperature: float = Field(default=0.0, ge=0)
+    repeat_penalty: float = Field(default=1.1, ge=1)
     tool_choice: Literal["rules", "model", "none"] = "rules"
     system: str = "You are a friendly voice assistant. Answer in one or two short sentences."
     examples: list[Example] = []
@@ -87,8 +89,8 @@ class VoiceConfig(Section):
 
     engine: Literal["piper"] = "piper"
     model: str = "piper-en_US-joe-medium"
-    threads: int = Field(1, ge=1)
-    speed: float = Field(1.0, gt=0.3, lt=3)
+    threads: int = Field(default=1, ge=1)
+    speed: float = Field(default=1.0, gt=0.3, lt=3)
     particles: Literal["strip", "interject"] = "strip"
 
 

@@ -25,8 +25,8 @@ _TOKEN = re.compile(r"[a-z']+|[\u4e00-\u9fff]", re.IGNORECASE)
 BACKCHANNELS = frozenset(
     """
     aha ah ahh alright amazing aw awesome aww brilliant cool dear eh excellent exactly fantastic
-    fine good gosh gotcha great ha haha hm hmm hmmm hmph huh indeed lovely mhm mhmm mm mmhm mmhmm mmm
-    mmmm nice oh ohh ok okay oo ooh perfect really right sir sure true ugh uh uhhuh uhm um umm
+    fine good gosh gotcha great ha haha hm hmm hmmm hmph huh indeed lovely mhm mhmm mm mmhm mmhmm 
+    mmm mmmm nice oh ohh ok okay oo ooh perfect really right sir sure true ugh uh uhhuh uhm um umm
     whoa wonderful wow yay yeah yep yes yup 嗯 对 好 哦 啊 是 的 呃 哈 噢 哇 行
     """.split()
 )

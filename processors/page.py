@@ -1,4 +1,4 @@
-"""The page's view of a conversation: frames in, JSON events out (the protocol is in docs/page.md)."""
+"""The page's view of a conversation: frames in, JSON events out (docs/page.md)."""
 
 import time
 from collections.abc import Callable
@@ -130,9 +130,7 @@ class PageEvents(BaseObserver):
 
     def _on_done(self, frame: AnswerDoneFrame) -> None:
         reason = "interrupted" if frame.interrupted else "done"
-        self._send(
-            {"type": "bot_end", "turn": frame.turn, "reason": reason, "chars": frame.chars}
-        )
+        self._send({"type": "bot_end", "turn": frame.turn, "reason": reason, "chars": frame.chars})
 
     def _on_floor(self, frame: FloorFrame) -> None:
         if not frame.taken and self._state in ("speaking", "held", "tool", "thinking"):

@@ -89,6 +89,7 @@ class Playout(FrameProcessor):
         self._queue: deque[_Speech | Frame] = deque()
         self._queued_s = 0.0
         self._changed = asyncio.Event()
+        self._drained = asyncio.Event()
         self._held = False
         self._due_s = 0.0
         self._turn = 0
@@ -145,7 +146,8 @@ class Playout(FrameProcessor):
     async def _enqueue(self, frame: VoiceAudioFrame) -> None:
         # Waiting here holds back the voice and, through it, the LM; an interruption ends the wait.
         while self._queued_s > MAX_QUEUED_S:
-            await asyncio.sleep(CHUNK_S)
+            self._drained.clear()
+            await self._drained.wait()
         speech = _Speech(frame, np.frombuffer(frame.audio, "<i2"))
         self._queued_s += len(speech.samples) / frame.sample_rate
         self._queue.append(speech)
@@ -204,6 +206,7 @@ class Playout(FrameProcessor):
         if self._real_time:
             self._due_s += len(chunk) / rate
         self._queued_s -= len(chunk) / rate
+        self._drained.set()
         if item.position >= len(item.samples):
             self._queue.popleft()
         await self._push_audio(chunk, rate)

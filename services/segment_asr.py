@@ -7,6 +7,7 @@ import asyncio
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Executor
+from functools import partial
 from typing import Protocol
 
 from pipecat.frames.frames import (
@@ -78,8 +79,13 @@ class SegmentASR(SegmentedSTTService):
     def recognize(self, audio: bytes) -> Heard:
         """Recognise one whole stretch of speech (16-bit mono PCM); runs in the pool."""
 
-    def glimpse(self, audio: bytes) -> Heard:
-        """Recognise what there is of an unfinished stretch, from its start; runs in the pool."""
+    def glimpse(self, audio: bytes, *, fresh: bool) -> Heard:
+        """Recognise what there is of an unfinished stretch; runs in the pool.
+
+        Args:
+            audio: From the stretch's start.
+            fresh: Whether this is the first look at it; each further one has more audio.
+        """
         return self.recognize(audio)
 
     @property
@@ -137,9 +143,10 @@ class SegmentASR(SegmentedSTTService):
             if (not self._floor and not self._live_every_s) or len(self._audio_buffer) == seen:
                 continue
             audio = bytes(self._audio_buffer)
+            glimpse = partial(self.glimpse, fresh=not 0 < seen < len(audio))
             seen = len(audio)
             try:
-                heard = await self._in_pool(self.glimpse, audio)
+                heard = await self._in_pool(glimpse, audio)
             except EngineError as error:
                 await self.push_error(str(error), exception=error)
                 return

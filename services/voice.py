@@ -109,9 +109,7 @@ class Voice(AIService):
         )
 
 
-def word_times(
-    clause: Clause, speech: Speech, ratio: float
-) -> tuple[tuple[int, int], ...]:
+def word_times(clause: Clause, speech: Speech, ratio: float) -> tuple[tuple[int, int], ...]:
     """(sample, characters of the answer said by then) of each word of the clause as written.
 
     What is spoken may have other words than what is written ("$5" is "five dollars"); then the

@@ -1,4 +1,4 @@
-"""One strict set-up: unknown keys name the nearest known one, flags beat variables beat the file."""
+"""One strict set-up: unknown keys name the nearest one, flags beat variables beat the file."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Whole conversations in virtual time: real VAD and ASR, a scripted LM and a voice with exact words.
+"""Whole conversations in virtual time: real VAD and ASR, a scripted LM, a voice of exact words.
 
 Reports A1, A3, A5, A9, A11, B1, B3, B6, C1, C5, C9, D11, G1, G2.
 """

@@ -153,6 +153,7 @@ def test_an_exchange_holds_its_figures() -> None:
     assert found.voice_to_voice_ms == pytest.approx(960, abs=0.1)
     assert (found.heard, found.reply) == ("What is the capital of France", "Paris.")
     assert (found.cut_off, found.stages["total_ms"], found.stages["asr_ms"]) == (False, 950, None)
+    assert found.stages["outside_ms"] == pytest.approx(10, abs=0.1)
     figures = json.loads(json.dumps(summary([found, found])))
     assert figures["voice_to_voice_ms"]["p95"] == pytest.approx(960, abs=0.1)
     assert (figures["cut_off"], figures["unanswered"]) == (0, 0)

@@ -85,7 +85,7 @@ def test_long_audio_is_cut_in_quiet_places_and_nothing_is_lost(whisper, say):
 
 
 def test_words_are_said_by_the_time_the_voice_says_so(whisper, piper):
-    """Whisper hears, in the samples up to a word's end, the words up to it (one word off at most)."""
+    """In the samples up to a word's end, Whisper hears the words up to it, one off at most."""
     text = "London Paris Berlin Tokyo Madrid Boston Chicago Dublin Sydney Moscow Athens."
     speech = piper.synthesize(text)
     assert len(speech.words) == len(text.split())

@@ -53,8 +53,7 @@ class Desk:
         self.changes.append((call.call_id, call.state))
 
     async def settled(self, call: Call) -> Call:
-        while not call.state.settled:
-            await asyncio.sleep(0)
+        await asyncio.wait([call.task])
         return call
 
     def states(self, call_id: str) -> list[str]:

@@ -35,12 +35,12 @@ class LlamaCpp:
         context: int = 2048,
         slots: int = 1,
     ):
-        import xllamacpp
+        from xllamacpp import CommonParams, Server  # pyright: ignore[reportAttributeAccessIssue]
 
         files = sorted(model.glob("*.gguf")) if model.is_dir() else [model]
         if len(files) != 1 or not files[0].is_file():
             raise ModelError(f"{model}: expected one *.gguf file, found {len(files)}")
-        params = xllamacpp.CommonParams()
+        params = CommonParams()
         params.model.path = str(files[0])
         params.n_ctx = context * slots
         params.n_parallel = slots
@@ -53,7 +53,7 @@ class LlamaCpp:
         params.ui = False
         params.verbosity = -1
         try:
-            self._server = xllamacpp.Server(params)
+            self._server = Server(params)
         except Exception as error:
             raise ModelError(
                 f"{files[0]}: llama.cpp cannot load it ({error}); run `duologue models verify`"

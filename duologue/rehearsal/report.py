@@ -10,7 +10,14 @@ import numpy as np
 
 from duologue.rehearsal.timeline import Said, Timeline
 
-STAGES = ("end_of_turn_ms", "asr_ms", "lm_first_token_ms", "voice_first_audio_ms", "total_ms")
+STAGES = (
+    "end_of_turn_ms",
+    "asr_ms",
+    "lm_first_token_ms",
+    "voice_first_audio_ms",
+    "total_ms",
+    "outside_ms",
+)
 QUIET_BEFORE_S = 0.3
 
 
@@ -26,7 +33,8 @@ class Exchange:
         voice_to_voice_ms: From the end of the caller's speech to the bot's first sound.
         cut_off: The bot took the floor before the caller had ended: its sound began too early, it
             took the utterance for several turns, or the last words are missing from `heard`.
-        stages: The page's own latencies.
+        stages: The page's own latencies; "outside_ms" is what they do not see of the whole, the way
+            of the sound to the room and back.
     """
 
     name: str
@@ -51,6 +59,12 @@ def _exchange(timeline: Timeline, said: Said, until_s: float) -> Exchange:
     replies = {e.data["turn"]: e.data["text"] for e in events if e.data["type"] == "bot_text"}
     latency = next((e.data for e in events if e.data["type"] == "latency"), {})
     sound_s = timeline.bot.first_sound(said.end_s)
+    answered = sound_s is not None and sound_s < until_s
+    voice_to_voice_ms = 1000 * (sound_s - said.end_s) if answered else None
+    stages = {name: latency.get(name) for name in STAGES[:-1]}
+    seen_ms = stages["total_ms"]
+    known = voice_to_voice_ms is not None and seen_ms is not None
+    stages["outside_ms"] = voice_to_voice_ms - seen_ms if known else None
     heard = " ".join(data["text"] for data in turns)
     early = began_sound(timeline, said.start_s, said.end_s)
     return Exchange(
@@ -58,11 +72,9 @@ def _exchange(timeline: Timeline, said: Said, until_s: float) -> Exchange:
         said=said.clip.text,
         heard=heard,
         reply=" ".join(replies.values()),
-        voice_to_voice_ms=(
-            None if sound_s is None or sound_s >= until_s else 1000 * (sound_s - said.end_s)
-        ),
+        voice_to_voice_ms=voice_to_voice_ms,
         cut_off=early or len(turns) > 1 or lacks_end(said.clip.text, heard),
-        stages={name: latency.get(name) for name in STAGES},
+        stages=stages,
     )
 
 
