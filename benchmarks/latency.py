@@ -9,6 +9,7 @@ cut-offs, the room's CPU with nobody and with a silent caller, and what is left 
 import argparse
 import asyncio
 import json
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,11 @@ async def ask_all(browser: Browser, url: str, clips: list[Clip]) -> list[Exchang
     """Ask everything, in as many calls as that takes."""
     found: list[Exchange] = []
     while len(found) < len(clips):
-        found += await ask(browser, url, clips[len(found) : len(found) + QUESTIONS_PER_CALL])
+        asked = await ask(browser, url, clips[len(found) : len(found) + QUESTIONS_PER_CALL])
+        if not asked:
+            raise TimeoutError(f"the room gave no chance to ask {clips[len(found)].name}")
+        found += asked
+        print(f"{len(found)} of {len(clips)} asked", file=sys.stderr)
     return found
 
 

@@ -251,7 +251,7 @@ def read_script(path: Path) -> list[Utterance]:
 
 def main() -> None:
     """Run a script against a room of its own, or one that runs already."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="Let a script talk to the room.")
     parser.add_argument("script", type=Path, metavar="SCRIPT.yaml")
     parser.add_argument("--url", help="a room that runs already")
     parser.add_argument("--svg", type=Path, help="plot the call here")

@@ -9,14 +9,22 @@ import re
 from dataclasses import dataclass
 from enum import Enum
 
-SURE = -0.75
-"""Mean log-probability above which a word is taken at its word."""
-
 ECHO_TAIL_S = 0.6
 """The bot's sound has left the room this long after a hold: loop delay plus reverberation."""
 
 MAX_HOLD_S = 1.7
 """Longest hold without words; keeps the promise to resume within 2 s of onset."""
+
+# How sure the ASR has to be (mean log-probability) and how long the sound has to be for words to take
+# the floor. Tuned on the labelled recordings in tests/data/duplex.
+LONG_S = 0.75
+"""A backchannel is seldom as long; beyond this any words take the floor."""
+LONG_SURE = -3.0
+INTERRUPTER_S, INTERRUPTER_SURE = 0.12, -1.5
+ONE_WORD_S, ONE_WORD_SURE = 0.25, -0.75
+FINAL_SURE = -1.2
+UNFINISHED_SURE = -0.6
+MAX_NO_SPEECH = 0.6
 
 _TOKEN = re.compile(r"[a-z']+|[\u4e00-\u9fff]", re.IGNORECASE)
 
@@ -32,7 +40,7 @@ BACKCHANNELS = frozenset(
 )
 # Whisper also writes "thank you" for short sounds that are none.
 PHRASES = re.compile(
-    r"\b(i see|got it|of course|makes sense|that's (right|good|great|true)|thank you|thanks)\b"
+    r"\b(i see( you)?|got it|of course|makes sense|that's (right|good|great|true)|thank you|thanks)\b"
 )
 # One of these is enough, even while the utterance goes on.
 INTERRUPTERS = frozenset(
@@ -47,6 +55,23 @@ class Decision(Enum):
     HOLD = "hold"
     COMMIT = "commit"
     RESUME = "resume"
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """A transcript of speech that began under the bot's floor.
+
+    Attributes:
+        text: The words.
+        final: Whether the speech has ended.
+        confidence: Mean log-probability; a hum is often written as some word, without conviction.
+        no_speech: Probability that there was no speech at all.
+    """
+
+    text: str
+    final: bool
+    confidence: float = 0.0
+    no_speech: float = 0.0
 
 
 @dataclass(slots=True)
@@ -66,6 +91,7 @@ class BargeIn:
     held: bool = False
     committed: bool = True
     echo: bool = False
+    _onset_s: float = 0.0
     _held_s: float = 0.0
     _ended_s: float | None = None
 
@@ -77,7 +103,7 @@ class BargeIn:
 
     def onset(self, now_s: float) -> Decision:
         """The VAD hears speech begin."""
-        self._ended_s = None
+        self._onset_s, self._ended_s = now_s, None
         self.committed = not self.floor
         if not self.floor:
             return Decision.COMMIT
@@ -90,26 +116,21 @@ class BargeIn:
         """The VAD has heard speech end at `end_s`; the final transcript will decide."""
         self._ended_s = end_s
 
-    def words(
-        self, now_s: float, text: str, *, final: bool, confidence: float = 0.0, bot_text: str = ""
-    ) -> Decision:
+    def words(self, now_s: float, heard: Heard, *, bot_text: str = "") -> Decision:
         """ASR's view of the speech so far.
 
         Args:
             now_s: The time.
-            text: Transcript from the onset on.
-            final: Whether the speech has ended and this is its last transcript.
-            confidence: The ASR's mean log-probability; a hum is often written as some word, but
-                without conviction.
+            heard: The transcript from the onset on.
             bot_text: What the bot says, to know its echo.
         """
         if self.committed:
             return Decision.NONE
-        real = takes_floor(text, final=final, sure=confidence > SURE)
-        if real and not self._is_echo(now_s, text, bot_text, final):
+        spoken_s = (now_s if self._ended_s is None else self._ended_s) - self._onset_s
+        if takes_floor(heard, spoken_s) and not self._is_echo(now_s, heard, bot_text):
             self.committed = True
             return Decision.COMMIT
-        return self._resume() if final else Decision.NONE
+        return self._resume() if heard.final else Decision.NONE
 
     def time_out(self) -> Decision:
         """MAX_HOLD_S have passed: a long sound without words (music, a fan) holds no longer."""
@@ -121,20 +142,21 @@ class BargeIn:
         self.held = False
         return Decision.RESUME
 
-    def _is_echo(self, now_s: float, text: str, bot_text: str, final: bool) -> bool:
+    def _is_echo(self, now_s: float, heard: Heard, bot_text: str) -> bool:
         """Whether the bot hears itself.
 
         A hold tells: the bot's echo falls silent with it, while a person who happens to use the
         bot's words speaks on.
         """
-        fresh = unsaid(text, bot_text)
+        fresh = unsaid(heard.text, bot_text)
         if self.echo:
-            return len(fresh) < 2 and INTERRUPTERS.isdisjoint(fresh)
-        if len(fresh) * 3 > len(tokens(text)):
+            few = len(fresh) < 2 and INTERRUPTERS.isdisjoint(fresh)
+            return few or heard.confidence < UNFINISHED_SURE
+        if len(fresh) * 3 > len(tokens(heard.text)):
             return False
         until_s = now_s if self._ended_s is None else self._ended_s
         quick = until_s - self._held_s < ECHO_TAIL_S
-        self.echo = quick and final
+        self.echo = quick and heard.final
         return quick
 
 
@@ -155,13 +177,16 @@ def is_backchannel(words: list[str]) -> bool:
     return len(words) <= 5 and BACKCHANNELS.issuperset(rest)
 
 
-def takes_floor(text: str, *, final: bool, sure: bool = True) -> bool:
-    """Whether a transcript holds words that take the floor.
-
-    A known interrupter always does. Other words need an ASR that is sure of them, and a single word
-    may still turn out to be a hum until the utterance has ended.
-    """
-    words = tokens(text)
-    if not words or is_backchannel(words):
+def takes_floor(heard: Heard, spoken_s: float) -> bool:
+    """Whether a transcript of `spoken_s` seconds of speech holds words that take the floor."""
+    words = tokens(heard.text)
+    if not words or is_backchannel(words) or heard.no_speech > MAX_NO_SPEECH:
         return False
-    return words[0] in INTERRUPTERS or (sure and (final or len(words) >= 2))
+    sure = heard.confidence
+    if spoken_s >= LONG_S and sure > LONG_SURE:
+        return True
+    if words[0] in INTERRUPTERS:
+        return spoken_s >= INTERRUPTER_S and sure > INTERRUPTER_SURE
+    if len(words) == 1:
+        return heard.final and spoken_s >= ONE_WORD_S and sure > ONE_WORD_SURE
+    return sure > (FINAL_SURE if heard.final else UNFINISHED_SURE)

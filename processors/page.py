@@ -95,7 +95,8 @@ class PageEvents(BaseObserver):
         self._set_state("thinking")
 
     def _on_interim(self, frame: InterimTranscriptionFrame) -> None:
-        self._user(" ".join([*self._said, frame.text]))
+        if getattr(frame.result, "credible", True):
+            self._user(" ".join([*self._said, frame.text]))
 
     def _on_transcript(self, frame: TranscriptionFrame) -> None:
         self._stamp("transcript")

@@ -15,7 +15,7 @@ from pipecat.turns.types import ProcessFrameResult, UserTurnSpeculation
 from pipecat.turns.user_start import BaseUserTurnStartStrategy
 from pipecat.turns.user_stop import TurnAnalyzerUserTurnStopStrategy
 
-from duologue.duplex import MAX_HOLD_S, BargeIn, Decision
+from duologue.duplex import MAX_HOLD_S, BargeIn, Decision, Heard
 from processors.frames import FloorFrame, HoldFrame, ResumeFrame
 
 
@@ -59,13 +59,13 @@ class BargeInTurnStart(BaseUserTurnStartStrategy):
     ) -> ProcessFrameResult:
         if self._state.committed:
             return ProcessFrameResult.CONTINUE
-        decision = self._state.words(
-            self._clock(),
-            frame.text,
-            final=final,
-            confidence=getattr(frame.result, "confidence", 0.0),
-            bot_text=self._bot_text(),
+        heard = Heard(
+            getattr(frame.result, "text", frame.text),
+            final,
+            getattr(frame.result, "confidence", 0.0),
+            getattr(frame.result, "no_speech", 0.0),
         )
+        decision = self._state.words(self._clock(), heard, bot_text=self._bot_text())
         if final and decision is not Decision.COMMIT:
             # A backchannel is not what the user says in their turn.
             await self.trigger_reset_aggregation()

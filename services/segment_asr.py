@@ -27,6 +27,9 @@ from duologue.errors import EngineError
 from processors.frames import FloorFrame
 
 
+FIRST_LOOK_S = 0.3
+
+
 class Heard(Protocol):
     """What a recogniser understood."""
 
@@ -137,24 +140,25 @@ class SegmentASR(SegmentedSTTService):
 
     async def _look(self) -> None:
         seen = 0
+        # With less speech than this, a look is guesswork.
+        await asyncio.sleep(FIRST_LOOK_S)
         while True:
-            every_s = self._barge_in_every_s if self._floor else self._live_every_s
-            await asyncio.sleep(every_s or 1.0)
-            if (not self._floor and not self._live_every_s) or len(self._audio_buffer) == seen:
-                continue
-            audio = bytes(self._audio_buffer)
-            glimpse = partial(self.glimpse, fresh=not 0 < seen < len(audio))
-            seen = len(audio)
-            try:
-                heard = await self._in_pool(glimpse, audio)
-            except EngineError as error:
-                await self.push_error(str(error), exception=error)
-                return
-            if heard.credible:
-                frame = InterimTranscriptionFrame(
-                    heard.text, self._user_id, time_now_iso8601(), result=heard
-                )
-                await self.push_frame(frame)
+            if self._floor or self._live_every_s:
+                audio = bytes(self._audio_buffer)
+                glimpse = partial(self.glimpse, fresh=not 0 < seen < len(audio))
+                seen = len(audio)
+                try:
+                    heard = await self._in_pool(glimpse, audio)
+                except EngineError as error:
+                    await self.push_error(str(error), exception=error)
+                    return
+                # Even a doubtful word counts where it may be an interruption.
+                if heard.text and (self._floor or heard.credible):
+                    frame = InterimTranscriptionFrame(
+                        heard.text, self._user_id, time_now_iso8601(), result=heard
+                    )
+                    await self.push_frame(frame)
+            await asyncio.sleep(self._barge_in_every_s if self._floor else self._live_every_s or 1)
 
     async def _in_pool(self, recognize: Callable[[bytes], Heard], audio: bytes) -> Heard:
         return await asyncio.get_running_loop().run_in_executor(self._pool, recognize, audio)

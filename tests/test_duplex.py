@@ -2,7 +2,7 @@
 
 import pytest
 
-from duologue.duplex import BargeIn, Decision, takes_floor, tokens
+from duologue.duplex import BargeIn, Decision, Heard, takes_floor, tokens
 
 HOLD, COMMIT, RESUME, NONE = Decision.HOLD, Decision.COMMIT, Decision.RESUME, Decision.NONE
 
@@ -21,8 +21,8 @@ def holding() -> BargeIn:
 )  # fmt: skip
 def test_backchannels_resume(text):
     state = holding()
-    assert state.words(1.0, text, final=False) is NONE
-    assert state.words(1.0, text, final=True) is RESUME
+    assert state.words(0.6, Heard(text, False)) is NONE
+    assert state.words(0.6, Heard(text, True)) is RESUME
     assert not state.held
 
 
@@ -33,37 +33,44 @@ def test_backchannels_resume(text):
 )  # fmt: skip
 def test_real_words_commit(text):
     state = holding()
-    assert state.words(1.0, text, final=True) is COMMIT
+    assert state.words(0.6, Heard(text, True)) is COMMIT
 
 
 def test_a_backchannel_that_goes_on_commits_when_it_does():
     state = holding()
-    assert state.words(1.0, "Yeah", final=False) is NONE
-    assert state.words(1.0, "Yeah but", final=False) is COMMIT
-    assert state.words(1.0, "Yeah but wait", final=True) is NONE
+    assert state.words(0.6, Heard("Yeah", False)) is NONE
+    assert state.words(0.6, Heard("Yeah but", False)) is COMMIT
+    assert state.words(0.6, Heard("Yeah but wait", True)) is NONE
 
 
 def test_a_single_unfinished_word_waits_unless_it_is_a_known_interrupter():
-    assert holding().words(1.0, "Ham", final=False) is NONE
-    assert holding().words(1.0, "Stop", final=False) is COMMIT
+    assert holding().words(0.6, Heard("Ham", False)) is NONE
+    assert holding().words(0.6, Heard("Stop", False)) is COMMIT
+
+
+def test_a_long_sound_with_any_words_takes_the_floor():
+    assert holding().words(0.9, Heard("cancelled", False, -2.6)) is COMMIT
+    assert holding().words(0.9, Heard("okay okay", False, -2.6)) is NONE
+    assert holding().words(0.9, Heard("cancelled", False, -2.6, 0.9)) is NONE
 
 
 def test_the_same_word_to_a_silent_bot_is_an_answer():
     state = BargeIn()
     assert state.onset(0.0) is COMMIT
-    assert state.words(1.0, "Okay.", final=True) is NONE
+    assert state.words(0.6, Heard("Okay.", True)) is NONE
 
 
 def test_a_long_sound_without_words_does_not_hold_for_ever():
     state = holding()
     assert state.time_out() is RESUME
-    assert state.words(1.0, "turn the music down", final=False) is COMMIT
+    assert state.words(0.6, Heard("turn the music down", False)) is COMMIT
 
 
 def test_a_word_without_conviction_is_a_hum_unless_it_is_an_interrupter():
-    assert holding().words(1.0, "Run.", final=True, confidence=-1.9) is RESUME
-    assert holding().words(1.0, "Run.", final=True, confidence=-0.3) is COMMIT
-    assert holding().words(1.0, "Stop.", final=True, confidence=-1.9) is COMMIT
+    assert holding().words(0.6, Heard("Run.", True, -1.9)) is RESUME
+    assert holding().words(0.2, Heard("How?", True, -0.3)) is RESUME
+    assert holding().words(0.6, Heard("Run.", True, -0.3)) is COMMIT
+    assert holding().words(0.6, Heard("Stop.", True, -1.4)) is COMMIT
 
 
 BOT = "Would you like a Coke or a Sprite with your meal?"
@@ -71,19 +78,19 @@ BOT = "Would you like a Coke or a Sprite with your meal?"
 
 def test_the_bots_own_echo_dies_with_the_hold_and_does_not_hold_again():
     state = holding()
-    assert state.words(0.2, "coke or a sprite", final=False, bot_text=BOT) is NONE
+    assert state.words(0.2, Heard("coke or a sprite", False), bot_text=BOT) is NONE
     state.offset(0.3)
-    assert state.words(0.7, "a Coke or Sprite", final=True, bot_text=BOT) is RESUME
+    assert state.words(0.7, Heard("a Coke or Sprite", True), bot_text=BOT) is RESUME
     assert state.onset(2.0) is NONE
-    assert state.words(3.0, "a sprite with your meal", final=False, bot_text=BOT) is NONE
-    assert state.words(3.3, "with your meal no I want", final=False, bot_text=BOT) is COMMIT
+    assert state.words(3.0, Heard("a sprite with your meal", False), bot_text=BOT) is NONE
+    assert state.words(3.3, Heard("with your meal no I want", False), bot_text=BOT) is COMMIT
 
 
 def test_a_person_who_repeats_the_bots_words_speaks_on_through_the_hold():
     state = holding()
-    assert state.words(0.3, "a Sprite", final=False, bot_text=BOT) is NONE
+    assert state.words(0.3, Heard("a Sprite", False), bot_text=BOT) is NONE
     state.offset(0.9)
-    assert state.words(1.2, "a Sprite", final=True, bot_text=BOT) is COMMIT
+    assert state.words(1.2, Heard("a Sprite", True), bot_text=BOT) is COMMIT
 
 
 def test_a_second_sound_on_hold_does_not_restart_the_hold():
@@ -94,4 +101,4 @@ def test_a_second_sound_on_hold_does_not_restart_the_hold():
 
 def test_tokens_keep_letters_and_hanzi():
     assert tokens("Mm-hmm, I'm OK. 好的!") == ["mmhmm", "i'm", "ok", "好", "的"]
-    assert not takes_floor("?!", final=True)
+    assert not takes_floor(Heard("?!", True), 2.0)

@@ -23,7 +23,7 @@ from duologue.rehearsal.levels import (
 )
 from duologue.rehearsal.plot import svg
 from duologue.rehearsal.report import exchanges, lacks_end, percentiles, summary, table
-from duologue.rehearsal.script import Utterance, load_script, perform, read_labels
+from duologue.rehearsal.script import Utterance, happened, load_script, perform, read_labels
 from duologue.rehearsal.timeline import RATE_HZ, Clip, Recording, Said, Timeline
 
 RATE = 16_000
@@ -99,6 +99,9 @@ def test_a_voice_gives_way_when_it_falls_by_20_db_and_stays_there() -> None:
     assert quiet_after(heard, RATE, 1.5, hold_s=0.05) == pytest.approx((1.5, 1.55))
     assert quiet_after(heard, RATE, 1.5, hold_s=0.5) is None
     assert quiet_after(np.concatenate([voice(1), voice(1, -35)]), RATE, 0.9) is None
+    # The voice's level is that of its sound, not of the pauses between.
+    paused = np.concatenate([voice(0.4), silence(0.6), voice(0.1), voice(0.4, -42)])
+    assert quiet_after(paused, RATE, 1.05) == pytest.approx((1.1, 1.5))
 
 
 def test_a_silent_voice_cannot_give_way() -> None:
@@ -121,6 +124,7 @@ def test_a_recording_fills_what_is_missing_and_grows() -> None:
     recording.add(50.0, voice(1, rate=RATE_HZ))
     assert (recording.start_s, recording.end_s) == (5.0, 51.0)
     assert not recording.between(6.0, 50.0).any()
+    assert np.array_equal(recording.between(5.0, 6.0), voice(1, rate=RATE_HZ))
     assert recording.first_sound(7.0) == pytest.approx(50.0, abs=0.01)
     recording.add(4000.0, voice(1, rate=RATE_HZ))
     assert recording.end_s == 51.0
@@ -188,7 +192,13 @@ def test_no_answer_is_no_figure() -> None:
 
 @pytest.mark.parametrize(
     ("heard", "missing"),
-    [("is it my turn yet", False), ("is it my", True), ("it's my turned yet", False), ("", True)],
+    [
+        ("is it my turn yet", False),
+        ("is it my turn", False),
+        ("is it my", True),
+        ("it's my turned yet", False),
+        ("", True),
+    ],
 )
 def test_a_missing_end_is_told_from_a_misheard_word(heard: str, missing: bool) -> None:
     assert lacks_end("Is it my turn yet?", heard) is missing
@@ -254,6 +264,18 @@ async def test_utterances_wait_for_what_they_name() -> None:
     await perform(script, caller)
     at_s = [said.at_s for said in caller.timeline.said]
     assert at_s == pytest.approx([4.0, 6.25, 7.25, 9.25, 13.5], abs=0.001)
+
+
+def test_a_room_is_listening_only_after_an_answer_and_its_last_state() -> None:
+    timeline = call((0.5, "state", {"state": "listening"}), HEARD)
+    assert happened(timeline, "listening") is None
+    timeline = call((4.5, "state", {"state": "listening"}), sound=(5.0,))
+    assert happened(timeline, "listening") is None
+    timeline.add_event(6.0, {"type": "state", "state": "listening"})
+    timeline.add_event(6.1, {"type": "state", "state": "speaking"})
+    assert happened(timeline, "listening") is None
+    timeline.add_event(8.0, {"type": "state", "state": "listening"})
+    assert happened(timeline, "listening") == 8.0
 
 
 async def test_a_bot_that_never_answers_is_not_waited_for_for_ever() -> None:

@@ -42,7 +42,7 @@ LONG = "Tell me something about the moon."
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[RoomServer]:
-    with room_server("lm.max_tokens=24") as server:
+    with room_server("lm.max_tokens=20") as server:
         yield server
         assert "Traceback" not in server.log()
 
@@ -178,7 +178,7 @@ async def test_a_tool_answers_on_the_page_and_by_voice(browser, server, clips, t
 async def test_the_browsers_own_microphone_is_heard(server, clips, tmp_path):
     # The device plays as soon as the page opens it: time for the call to stand comes first.
     clip = clips("Please try again.")
-    lead = np.zeros(4 * RATE_HZ, np.float32)
+    lead = np.zeros(3 * RATE_HZ, np.float32)
     write_wav(tmp_path / "microphone.wav", np.concatenate([lead, clip.samples]), RATE_HZ)
     async with (
         chromium(microphone=tmp_path / "microphone.wav") as browser,

@@ -17,8 +17,10 @@ from duologue.errors import ConfigError, EngineError, ModelError
 from duologue.models import ensure
 from duologue.models.environment import Environment
 
-TAGS = re.compile(r"(?:<\|[^|]*\|>\s*)+")
-LESS_TELLING = ("neutral", "speech")
+TAG = re.compile(r"<\|([^|]*)\|>")
+LANGUAGES = {"zh", "en", "yue", "ja", "ko"}
+EMOTIONS = {"neutral", "happy", "sad", "angry", "fearful", "disgusted", "surprised"}
+NOT_TOLD = {"nospeech", "emo_unknown", "event_unk", "withitn", "woitn"}
 INSTALL = (
     "make an environment for it with `pip install funasr==1.4.16 kaldi-native-fbank torch` (the "
     "extra duologue[funasr]) and set DUOLOGUE_FUNASR_PYTHON to the Python in it"
@@ -56,15 +58,16 @@ def parse(text: str) -> FunasrTranscript:
 
     Every part of a longer text has its own; of all parts' tags the most telling ones are kept.
     """
-    runs = [re.findall(r"<\|([^|]*)\|>", run.lower()) for run in TAGS.findall(text)]
-    parts = (part.strip() for part in TAGS.split(text))
-    fields = [_telling([run[n] for run in runs if n < len(run)]) for n in range(3)]
-    return FunasrTranscript(" ".join(part for part in parts if part), *fields)
+    tags = [tag for tag in TAG.findall(text.lower()) if tag not in NOT_TOLD]
+    languages = [tag for tag in tags if tag in LANGUAGES]
+    emotions = [tag for tag in tags if tag in EMOTIONS]
+    events = [tag for tag in tags if tag not in LANGUAGES | EMOTIONS]
+    words = " ".join(TAG.sub(" ", text).split())
+    return FunasrTranscript(words, _telling(languages), _telling(emotions), _telling(events))
 
 
 def _telling(tags: list[str]) -> str:
-    known = [tag for tag in tags if not tag.endswith(("unk", "unknown", "nospeech"))]
-    return min(known, key=lambda tag: tag in LESS_TELLING, default="")
+    return min(tags, key=lambda tag: tag in ("neutral", "speech"), default="")
 
 
 class Funasr:

@@ -59,12 +59,9 @@ def _exchange(timeline: Timeline, said: Said, until_s: float) -> Exchange:
     replies = {e.data["turn"]: e.data["text"] for e in events if e.data["type"] == "bot_text"}
     latency = next((e.data for e in events if e.data["type"] == "latency"), {})
     sound_s = timeline.bot.first_sound(said.end_s)
-    answered = sound_s is not None and sound_s < until_s
-    voice_to_voice_ms = 1000 * (sound_s - said.end_s) if answered else None
-    stages = {name: latency.get(name) for name in STAGES[:-1]}
-    seen_ms = stages["total_ms"]
-    known = voice_to_voice_ms is not None and seen_ms is not None
-    stages["outside_ms"] = voice_to_voice_ms - seen_ms if known else None
+    voice_to_voice_ms = None
+    if sound_s is not None and sound_s < until_s:
+        voice_to_voice_ms = 1000 * (sound_s - said.end_s)
     heard = " ".join(data["text"] for data in turns)
     early = began_sound(timeline, said.start_s, said.end_s)
     return Exchange(
@@ -74,8 +71,16 @@ def _exchange(timeline: Timeline, said: Said, until_s: float) -> Exchange:
         reply=" ".join(replies.values()),
         voice_to_voice_ms=voice_to_voice_ms,
         cut_off=early or len(turns) > 1 or lacks_end(said.clip.text, heard),
-        stages=stages,
+        stages=_stages(latency, voice_to_voice_ms),
     )
+
+
+def _stages(latency: dict[str, Any], whole_ms: float | None) -> dict[str, float | None]:
+    stages = {name: latency.get(name) for name in STAGES}
+    total_ms = stages["total_ms"]
+    if whole_ms is not None and total_ms is not None:
+        stages["outside_ms"] = whole_ms - total_ms
+    return stages
 
 
 def began_sound(timeline: Timeline, start_s: float, end_s: float) -> bool:
