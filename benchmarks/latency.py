@@ -27,6 +27,7 @@ QUESTIONS = Path(__file__).parents[1] / "tests/data/questions"
 QUESTIONS_PER_CALL = 5
 CYCLES = 10
 WATCH_S = 10.0
+KEEP_ALIVE_S = 6.0
 
 
 async def ask(browser: Browser, url: str, clips: list[Clip]) -> list[Exchange]:
@@ -68,8 +69,9 @@ async def cpu_percent(server: RoomServer) -> float:
     return 100 * (cpu_s(server) - before) / (time.monotonic() - start)
 
 
-def held(server: RoomServer) -> dict[str, float]:
-    """What the room's process holds."""
+async def held(server: RoomServer) -> dict[str, float]:
+    """What the room's process holds, once the browser's HTTP connections have timed out, too."""
+    await asyncio.sleep(KEEP_ALIVE_S)
     room = psutil.Process(server.process.pid)
     return {
         "rss_mb": room.memory_info().rss / 1e6,
@@ -95,12 +97,12 @@ async def costs(browser: Browser, server: RoomServer) -> dict[str, Any]:
         await caller.connect()
         await asyncio.sleep(1)
         quiet = await cpu_percent(server)
-    before = held(server)
+    before = await held(server)
     for _ in range(CYCLES):
         await call_and_leave(browser, server)
     return {
         "cpu_percent": {"no_session": empty, "silent_session": quiet},
-        "cycles": {"n": CYCLES, "before": before, "after": held(server)},
+        "cycles": {"n": CYCLES, "before": before, "after": await held(server)},
     }
 
 

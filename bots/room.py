@@ -68,6 +68,7 @@ class Room:
             ice_servers=[IceServer(urls=url) for url in config.room.ice_servers] or None
         )
         self._sessions: dict[str, asyncio.Task[None]] = {}
+        self._connections: dict[str, SmallWebRTCConnection] = {}
 
     @property
     def active(self) -> int:
@@ -87,6 +88,10 @@ class Room:
                 f"The room is full: {self.active} of {self.config.room.capacity} places are taken. "
                 "Please try again in a minute.",
             )
+        if offer.type != "offer" or "m=audio" not in offer.sdp:
+            raise HTTPException(
+                400, "Expected an SDP offer with an audio line; got something else."
+            )
         request = SmallWebRTCRequest(
             offer.sdp, offer.type, offer.pc_id if known else None, offer.restart_pc
         )
@@ -96,16 +101,28 @@ class Room:
             raise HTTPException(400, f"The offer cannot be answered: {error}") from error
 
     async def trickle(self, patch: Candidates) -> None:
-        """Add ICE candidates."""
+        """Add ICE candidates.
+
+        Raises:
+            HTTPException: 404 for a connection that is not ours, 400 for what is no candidate.
+        """
         candidates = [
             IceCandidate(c.candidate, c.sdp_mid or "0", c.sdp_mline_index or 0)
             for c in patch.candidates
         ]
-        await self._handler.handle_patch_request(SmallWebRTCPatchRequest(patch.pc_id, candidates))
+        try:
+            request = SmallWebRTCPatchRequest(patch.pc_id, candidates)
+            await self._handler.handle_patch_request(request)
+        except HTTPException:
+            raise
+        except Exception as error:
+            raise HTTPException(400, f"A candidate cannot be read: {error}") from error
 
     async def close(self) -> None:
         """End every session."""
         sessions = list(self._sessions.values())
+        for connection in self._connections.values():
+            _say_goodbye(connection, "The room is closing.")
         for session in sessions:
             session.cancel()
         await asyncio.gather(*sessions, return_exceptions=True)
@@ -114,7 +131,12 @@ class Room:
     async def _start(self, connection: SmallWebRTCConnection) -> None:
         task = asyncio.create_task(self._run(connection), name=f"session {connection.pc_id}")
         self._sessions[connection.pc_id] = task
-        task.add_done_callback(lambda _: self._sessions.pop(connection.pc_id, None))
+        self._connections[connection.pc_id] = connection
+        task.add_done_callback(lambda _: self._forget(connection.pc_id))
+
+    def _forget(self, pc_id: str) -> None:
+        self._sessions.pop(pc_id, None)
+        self._connections.pop(pc_id, None)
 
     async def _run(self, connection: SmallWebRTCConnection) -> None:
         params = TransportParams(
@@ -141,8 +163,12 @@ class Room:
         async def end(*_: Any) -> None:
             await session.worker.cancel()
 
+        async def on_idle(*_: Any) -> None:
+            _say_goodbye(connection, "Nobody has spoken for a while.")
+
         transport.add_event_handler("on_client_connected", on_connected)
         transport.add_event_handler("on_client_disconnected", end)
+        session.worker.add_event_handler("on_idle_timeout", on_idle)
         # A peer that never connects fires no transport event (pipecat-ai/pipecat#3140).
         connection.add_event_handler("closed", end)
         connection.add_event_handler("failed", end)
@@ -155,7 +181,6 @@ class Room:
             logger.exception(f"session {connection.pc_id} failed")
         finally:
             watchdog.cancel()
-            connection.send_app_message({"type": "bye", "turn": 0, "reason": "The call has ended."})
             await connection.disconnect()
 
     @staticmethod
@@ -165,6 +190,10 @@ class Room:
                 await connected.wait()
         except TimeoutError:
             await end()
+
+
+def _say_goodbye(connection: SmallWebRTCConnection, reason: str) -> None:
+    connection.send_app_message({"type": "bye", "turn": 0, "reason": reason})
 
 
 def create_app(config: BotConfig) -> FastAPI:

@@ -157,6 +157,7 @@ def test_an_exchange_holds_its_figures() -> None:
     assert found.voice_to_voice_ms == pytest.approx(960, abs=0.1)
     assert (found.heard, found.reply) == ("What is the capital of France", "Paris.")
     assert (found.cut_off, found.stages["total_ms"], found.stages["asr_ms"]) == (False, 950, None)
+    assert found.longest_gap_ms == 0
     assert found.stages["outside_ms"] == pytest.approx(10, abs=0.1)
     figures = json.loads(json.dumps(summary([found, found])))
     assert figures["voice_to_voice_ms"]["p95"] == pytest.approx(960, abs=0.1)
@@ -174,6 +175,12 @@ def test_an_exchange_holds_its_figures() -> None:
 )
 def test_a_cut_off_is_seen(events: list, sound: tuple[float, ...]) -> None:
     assert exchanges(call(*events, sound=sound))[0].cut_off
+
+
+def test_a_stutter_is_seen() -> None:
+    assert exchanges(call(HEARD, sound=(5.0, 6.4)))[0].longest_gap_ms == pytest.approx(400)
+    # What was still to be heard of the last answer is none.
+    assert exchanges(call(HEARD, sound=(1.5, 5.0)))[0].longest_gap_ms == 0
 
 
 def test_a_bot_that_was_already_talking_cuts_nobody_off() -> None:

@@ -43,6 +43,20 @@ def open_room(monkeypatch, whisper):
     return opened
 
 
+@pytest.fixture
+async def browser():
+    """Makes callers, and hangs up for those that a test has left on the line."""
+    callers: list[Browser] = []
+
+    def make() -> Browser:
+        callers.append(Browser())
+        return callers[-1]
+
+    yield make
+    for caller in callers:
+        await caller.pc.close()
+
+
 class Browser:
     """A caller: microphone of silence, the data channel, and what arrived on it."""
 
@@ -79,7 +93,7 @@ async def active(client: httpx.AsyncClient) -> int:
 
 async def until_active(client: httpx.AsyncClient, count: int) -> None:
     async with asyncio.timeout(20):
-        while await active(client) != count:
+        while await active(client) != count:  # noqa: ASYNC110  (the room has no event to wait for)
             await asyncio.sleep(0.05)
 
 
@@ -111,22 +125,22 @@ async def test_bad_offers_are_refused_and_hold_no_place(open_room, body, code):
         assert await active(client) == 0
 
 
-async def test_end_of_candidates_and_unknown_connections(open_room):
+async def test_end_of_candidates_and_unknown_connections(open_room, browser):
     async with open_room() as client:
-        browser = Browser()
-        pc_id = await browser.call(client)
+        caller = browser()
+        pc_id = await caller.call(client)
         end = {"candidate": "", "sdp_mid": "0", "sdp_mline_index": 0}
         patch = {"pc_id": pc_id, "candidates": [end]}
         assert (await client.patch("/api/offer", json=patch)).status_code == 200
         assert (await client.patch("/api/offer", json={**patch, "pc_id": "x"})).status_code == 404
         bad = {"pc_id": pc_id, "candidates": [{"candidate": "candidate:rubbish"}]}
         assert (await client.patch("/api/offer", json=bad)).status_code == 400
-        await browser.pc.close()
+        await caller.pc.close()
 
 
-async def test_a_full_room_says_so_and_has_room_again_after_a_hang_up(open_room):
+async def test_a_full_room_says_so_and_has_room_again_after_a_hang_up(open_room, browser):
     async with open_room() as client:
-        first, second, third = Browser(), Browser(), Browser()
+        first, second, third = browser(), browser(), browser()
         await first.call(client)
         await second.call(client)
         refused = await third.offer(client)
@@ -134,59 +148,59 @@ async def test_a_full_room_says_so_and_has_room_again_after_a_hang_up(open_room)
         assert "full" in refused.json()["detail"]
         await first.pc.close()
         await until_active(client, 1)
-        assert (await Browser().offer(client)).status_code == 200
-        for browser in (second, third):
-            await browser.pc.close()
+        assert (await browser().offer(client)).status_code == 200
+        for caller in (second, third):
+            await caller.pc.close()
 
 
-async def test_messages_from_before_the_channel_opened_arrive_in_order(open_room):
+async def test_messages_from_before_the_channel_opened_arrive_in_order(open_room, browser):
     async with open_room() as client:
-        browser = Browser()
-        await browser.call(client)
-        assert await browser.next("state") == {"type": "state", "turn": 0, "state": "listening"}
-        await browser.pc.close()
+        caller = browser()
+        await caller.call(client)
+        assert await caller.next("state") == {"type": "state", "turn": 0, "state": "listening"}
+        await caller.pc.close()
 
 
-async def test_nonsense_on_the_channel_does_not_end_the_call(open_room):
+async def test_nonsense_on_the_channel_does_not_end_the_call(open_room, browser):
     async with open_room() as client:
-        browser = Browser()
-        await browser.call(client)
-        await browser.next("state")
+        caller = browser()
+        await caller.call(client)
+        await caller.next("state")
         for text in ("not json", "[]", "{}", '{"type": 7}', "x" * 60_000, '{"type": "playback"}'):
-            browser.channel.send(text)
-        browser.channel.send("ping: 1")
+            caller.channel.send(text)
+        caller.channel.send("ping: 1")
         await asyncio.sleep(0.5)
         assert await active(client) == 1
-        await browser.pc.close()
+        await caller.pc.close()
 
 
-async def test_a_peer_that_never_connects_gives_its_place_back(open_room, monkeypatch):
+async def test_a_peer_that_never_connects_gives_its_place_back(open_room, monkeypatch, browser):
     monkeypatch.setattr(room_module, "CONNECT_TIMEOUT_S", 0.5)
     async with open_room() as client:
-        browser = Browser()
-        assert (await browser.offer(client)).status_code == 200
+        caller = browser()
+        assert (await caller.offer(client)).status_code == 200
         assert await active(client) == 1
         await until_active(client, 0)
-        await browser.pc.close()
+        await caller.pc.close()
 
 
-async def test_closing_the_room_says_goodbye(open_room):
-    browser = Browser()
+async def test_closing_the_room_says_goodbye(open_room, browser):
+    caller = browser()
     async with open_room() as client:
-        await browser.call(client)
-        await browser.next("state")
-    assert (await browser.next("bye"))["reason"]
-    await browser.pc.close()
+        await caller.call(client)
+        await caller.next("state")
+    assert (await caller.next("bye"))["reason"]
+    await caller.pc.close()
 
 
-async def test_ten_calls_leave_no_task_and_no_socket(open_room):
+async def test_ten_calls_leave_no_task_and_no_socket(open_room, browser):
     async with open_room() as client:
 
         async def one_call():
-            browser = Browser()
-            await browser.call(client)
-            await browser.next("state")
-            await browser.pc.close()
+            caller = browser()
+            await caller.call(client)
+            await caller.next("state")
+            await caller.pc.close()
             await until_active(client, 0)
 
         process = psutil.Process()

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from duologue.rehearsal.timeline import Said, Timeline
+from duologue.rehearsal.levels import gaps
+from duologue.rehearsal.timeline import RATE_HZ, Said, Timeline
 
 STAGES = (
     "end_of_turn_ms",
@@ -33,6 +34,8 @@ class Exchange:
         voice_to_voice_ms: From the end of the caller's speech to the bot's first sound.
         cut_off: The bot took the floor before the caller had ended: its sound began too early, it
             took the utterance for several turns, or the last words are missing from `heard`.
+        longest_gap_ms: The longest silence inside the bot's answer; a voice that is fed too late
+            stutters.
         stages: The page's own latencies; "outside_ms" is what they do not see of the whole, the way
             of the sound to the room and back.
     """
@@ -43,6 +46,7 @@ class Exchange:
     reply: str
     voice_to_voice_ms: float | None
     cut_off: bool
+    longest_gap_ms: float
     stages: dict[str, float | None]
 
 
@@ -71,6 +75,7 @@ def _exchange(timeline: Timeline, said: Said, until_s: float) -> Exchange:
         reply=" ".join(replies.values()),
         voice_to_voice_ms=voice_to_voice_ms,
         cut_off=early or len(turns) > 1 or lacks_end(said.clip.text, heard),
+        longest_gap_ms=_longest_gap_ms(timeline, said.end_s, until_s),
         stages=_stages(latency, voice_to_voice_ms),
     )
 
@@ -81,6 +86,11 @@ def _stages(latency: dict[str, Any], whole_ms: float | None) -> dict[str, float 
     if whole_ms is not None and total_ms is not None:
         stages["outside_ms"] = whole_ms - total_ms
     return stages
+
+
+def _longest_gap_ms(timeline: Timeline, start_s: float, end_s: float) -> float:
+    sound = timeline.bot.between(start_s, min(end_s, timeline.bot.end_s))
+    return max((1000 * (end - start) for start, end in gaps(sound, RATE_HZ)), default=0.0)
 
 
 def began_sound(timeline: Timeline, start_s: float, end_s: float) -> bool:
@@ -119,6 +129,7 @@ def summary(found: list[Exchange]) -> dict[str, Any]:
     return {
         "voice_to_voice_ms": percentiles(one.voice_to_voice_ms for one in found),
         "stages": stages,
+        "longest_gap_ms": percentiles(one.longest_gap_ms for one in found),
         "cut_off": sum(one.cut_off for one in found),
         "unanswered": sum(one.voice_to_voice_ms is None for one in found),
         "exchanges": [asdict(one) for one in found],
@@ -127,14 +138,18 @@ def summary(found: list[Exchange]) -> dict[str, Any]:
 
 def table(found: list[Exchange]) -> str:
     """One line for each exchange, then the percentiles."""
-    names = ("voice to voice", *(name.removesuffix("_ms") for name in STAGES))
+    names = ("voice to voice", *(name.removesuffix("_ms") for name in STAGES), "gap")
     head = ["", *names, ""]
     rows = [
-        [one.name[:24], *map(_ms, (one.voice_to_voice_ms, *one.stages.values())), one.heard]
+        [
+            one.name[:24],
+            *map(_ms, (one.voice_to_voice_ms, *one.stages.values(), one.longest_gap_ms)),
+            one.heard,
+        ]
         for one in found
     ]
     figures = summary(found)
-    columns = [figures["voice_to_voice_ms"], *figures["stages"].values()]
+    columns = [figures["voice_to_voice_ms"], *figures["stages"].values(), figures["longest_gap_ms"]]
     for key in ("p50", "p95"):
         rows.append([key, *(_ms(column and column[key]) for column in columns), ""])
     return grid([head, *rows])
