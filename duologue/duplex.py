@@ -15,12 +15,12 @@ ECHO_TAIL_S = 0.6
 MAX_HOLD_S = 1.7
 """Longest hold without words; keeps the promise to resume within 2 s of onset."""
 
-# How sure the ASR has to be (mean log-probability) and how long the sound has to be for words to take
-# the floor. Tuned on the labelled recordings in tests/data/duplex.
+# How sure the ASR has to be (mean log-probability) and how long the sound has to be for words to
+# take the floor. Tuned on the labelled recordings in tests/data/duplex.
 LONG_S = 0.75
 """A backchannel is seldom as long; beyond this any words take the floor."""
 LONG_SURE = -3.0
-INTERRUPTER_S, INTERRUPTER_SURE = 0.12, -1.5
+INTERRUPTER_S, INTERRUPTER_SURE = 0.05, -1.5
 ONE_WORD_S, ONE_WORD_SURE = 0.25, -0.75
 FINAL_SURE = -1.2
 UNFINISHED_SURE = -0.6
@@ -40,8 +40,10 @@ BACKCHANNELS = frozenset(
 )
 # Whisper also writes "thank you" for short sounds that are none.
 PHRASES = re.compile(
-    r"\b(i see( you)?|got it|of course|makes sense|that's (right|good|great|true)|thank you|thanks)\b"
+    r"\b(i see( you)?|got it|of course|makes sense|that's (right|good|great|true)|thanks|thank you)"
+    r"\b"
 )
+LAUGHTER = re.compile(r"(h[aeo]+)+h?")
 # One of these is enough, even while the utterance goes on.
 INTERRUPTERS = frozenset(
     "stop wait no hold pause quiet enough excuse sorry what hello help listen 停 等 不".split()
@@ -174,7 +176,7 @@ def unsaid(text: str, bot_text: str) -> list[str]:
 def is_backchannel(words: list[str]) -> bool:
     """Whether these words only show attention."""
     rest = PHRASES.sub("", " ".join(words)).split()
-    return len(words) <= 5 and BACKCHANNELS.issuperset(rest)
+    return len(words) <= 5 and all(w in BACKCHANNELS or LAUGHTER.fullmatch(w) for w in rest)
 
 
 def takes_floor(heard: Heard, spoken_s: float) -> bool:

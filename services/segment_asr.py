@@ -26,7 +26,6 @@ from pipecat.utils.time import time_now_iso8601
 from duologue.errors import EngineError
 from processors.frames import FloorFrame
 
-
 FIRST_LOOK_S = 0.3
 
 
