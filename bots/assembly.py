@@ -23,10 +23,6 @@ from pipecat.processors.aggregators.llm_response_universal import (
     LLMUserAggregatorParams,
 )
 from pipecat.processors.frame_processor import FrameProcessor
-from pipecat.turns.user_stop import (
-    SpeechTimeoutUserTurnStopStrategy,
-    TurnAnalyzerUserTurnStopStrategy,
-)
 from pipecat.turns.user_turn_strategies import UserTurnStrategies
 
 from bots.tools import room_tools
@@ -44,7 +40,13 @@ from duologue.tts.piper import PiperVoice
 from processors.page import PageEvents
 from processors.playout import Playout
 from processors.side_branch import SideBranch
-from processors.turns import BargeInTurnStart, SpeculativeTurnStop
+from processors.turns import (
+    BargeInTurnStart,
+    PatientStop,
+    SilenceTurnStop,
+    SmartTurnStop,
+    SpeculativeTurnStop,
+)
 from services.asr import WhisperASR
 from services.text_lm import TextLM
 from services.voice import Voice
@@ -204,7 +206,7 @@ def _user_params(
         ),
         # A cough that interrupted nothing needs no answer.
         empty_user_turn=None,
-        user_turn_stop_timeout=3.0,
+        user_turn_stop_timeout=6.0,
     )
 
 
@@ -223,11 +225,9 @@ def _vad(config: VadConfig) -> VADAnalyzer:
     return SileroVADAnalyzer(params=params)
 
 
-def _turn_stop(
-    config: TurnConfig,
-) -> SpeechTimeoutUserTurnStopStrategy | TurnAnalyzerUserTurnStopStrategy:
+def _turn_stop(config: TurnConfig) -> PatientStop:
     if config.end == "speech-timeout":
-        return SpeechTimeoutUserTurnStopStrategy(user_speech_timeout=config.silence_s)
+        return SilenceTurnStop(user_speech_timeout=config.silence_s)
     analyzer = LocalSmartTurnAnalyzerV3(params=SmartTurnParams(stop_secs=config.silence_s))
-    kind = SpeculativeTurnStop if config.speculate else TurnAnalyzerUserTurnStopStrategy
+    kind = SpeculativeTurnStop if config.speculate else SmartTurnStop
     return kind(turn_analyzer=analyzer)

@@ -1,6 +1,7 @@
 """When the user's turn starts and ends, as pipecat turn strategies."""
 
 import asyncio
+import re
 import time
 from collections.abc import Callable
 
@@ -13,10 +14,23 @@ from pipecat.frames.frames import (
 )
 from pipecat.turns.types import ProcessFrameResult, UserTurnSpeculation
 from pipecat.turns.user_start import BaseUserTurnStartStrategy
-from pipecat.turns.user_stop import TurnAnalyzerUserTurnStopStrategy
+from pipecat.turns.user_stop import (
+    BaseUserTurnStopStrategy,
+    SpeechTimeoutUserTurnStopStrategy,
+    TurnAnalyzerUserTurnStopStrategy,
+)
 
 from duologue.duplex import MAX_HOLD_S, BargeIn, Decision, Heard
 from processors.frames import FloorFrame, HoldFrame, ResumeFrame
+
+PATIENCE_S = 3.5
+"""Further silence that a speaker gets who has announced more."""
+
+_MORE_TO_COME = re.compile(
+    r"(\b(hm+|um+|uh+|er+|let me (think|see)|and|but|because|so|or|the|a|to|of|with|if)\W*"
+    r"|嗯|那个|因为|但是|如果)[,，、….\s]*$",
+    re.IGNORECASE,
+)
 
 
 class BargeInTurnStart(BaseUserTurnStartStrategy):
@@ -96,7 +110,79 @@ class BargeInTurnStart(BaseUserTurnStartStrategy):
             await self.cancel_task(timer)
 
 
-class SpeculativeTurnStop(TurnAnalyzerUserTurnStopStrategy):
+class PatientStop(BaseUserTurnStopStrategy):
+    """Mixed into a stop strategy: words that announce more ("let me think, hmm") get more time.
+
+    Keeps the turn's transcript, which the strategies themselves do not.
+    """
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self._parts: list[str] = []
+        self._patience: asyncio.Task[None] | None = None
+
+    @property
+    def said(self) -> str:
+        """The turn's transcript so far."""
+        return " ".join(self._parts)
+
+    async def process_frame(self, frame: Frame) -> ProcessFrameResult | None:
+        """Note transcripts; new speech ends the wait."""
+        if isinstance(frame, VADUserStartedSpeakingFrame):
+            await self._stop_waiting()
+        elif isinstance(frame, TranscriptionFrame) and frame.text.strip():
+            self._parts.append(frame.text.strip())
+        return await super().process_frame(frame)
+
+    async def trigger_user_turn_stopped(self, *, enable_user_speaking_frames: bool | None = None):
+        """End the turn, or wait first."""
+        if not announces_more(self.said):
+            await self.end_turn(enable_user_speaking_frames)
+        elif self._patience is None:
+            self._patience = self.create_task(self._wait(enable_user_speaking_frames))
+
+    async def end_turn(self, enable_user_speaking_frames: bool | None) -> None:
+        """End the turn now."""
+        await super().trigger_user_turn_stopped(
+            enable_user_speaking_frames=enable_user_speaking_frames
+        )
+
+    async def handle_user_turn_started(self):
+        """Forget the last turn."""
+        self._parts = []
+        await super().handle_user_turn_started()
+
+    async def handle_user_turn_stopped(self):
+        """The turn has ended, by whatever."""
+        self._parts = []
+        await self._stop_waiting()
+        await super().handle_user_turn_stopped()
+
+    async def cleanup(self):
+        """End the wait."""
+        await self._stop_waiting()
+        await super().cleanup()
+
+    async def _wait(self, enable_user_speaking_frames: bool | None) -> None:
+        await asyncio.sleep(PATIENCE_S)
+        self._patience = None
+        await self.end_turn(enable_user_speaking_frames)
+
+    async def _stop_waiting(self) -> None:
+        task, self._patience = self._patience, None
+        if task is not None:
+            await self.cancel_task(task)
+
+
+class SilenceTurnStop(PatientStop, SpeechTimeoutUserTurnStopStrategy):
+    """Silence ends the turn."""
+
+
+class SmartTurnStop(PatientStop, TurnAnalyzerUserTurnStopStrategy):
+    """The turn analyzer ends the turn, or silence where it is not sure."""
+
+
+class SpeculativeTurnStop(SmartTurnStop):
     """Asks the LM while the turn analyzer still waits for the user to go on.
 
     The analyzer answers "not finished" to many finished turns and then waits for silence. The LM
@@ -106,39 +192,33 @@ class SpeculativeTurnStop(TurnAnalyzerUserTurnStopStrategy):
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
-        self._parts: list[str] = []
         self._guess: str | None = None
 
-    async def process_frame(self, frame: Frame) -> ProcessFrameResult:
+    async def process_frame(self, frame: Frame) -> ProcessFrameResult | None:
         """Start a guess at a transcript of an unfinished turn; withdraw it at new speech."""
         if isinstance(frame, VADUserStartedSpeakingFrame):
             await self._withdraw()
-        elif isinstance(frame, TranscriptionFrame) and frame.text.strip():
-            self._parts.append(frame.text.strip())
         result = await super().process_frame(frame)
         if isinstance(frame, TranscriptionFrame) and self._may_guess():
-            self._guess = " ".join(self._parts)
+            self._guess = self.said
             await self.trigger_user_turn_inference_triggered(
                 speculation=UserTurnSpeculation(text=self._guess)
             )
         return result
 
-    async def trigger_user_turn_stopped(self, *, enable_user_speaking_frames: bool | None = None):
+    async def end_turn(self, enable_user_speaking_frames: bool | None) -> None:
         """End the turn; a guess that still holds is its answer."""
         guess, self._guess = self._guess, None
-        if guess is None or guess != " ".join(self._parts):
-            if guess is not None:
-                await self.trigger_user_turn_speculation_cancelled()
-            await super().trigger_user_turn_stopped(
-                enable_user_speaking_frames=enable_user_speaking_frames
-            )
-        else:
+        if guess is not None and guess == self.said:
             await self.trigger_user_turn_finalized(
                 enable_user_speaking_frames=enable_user_speaking_frames, confirms_speculation=True
             )
+            return
+        if guess is not None:
+            await self.trigger_user_turn_speculation_cancelled()
+        await super().end_turn(enable_user_speaking_frames)
 
     async def _reset(self):
-        self._parts = []
         await self._withdraw()
         await super()._reset()
 
@@ -150,3 +230,8 @@ class SpeculativeTurnStop(TurnAnalyzerUserTurnStopStrategy):
         guess, self._guess = self._guess, None
         if guess is not None:
             await self.trigger_user_turn_speculation_cancelled()
+
+
+def announces_more(text: str) -> bool:
+    """Whether the last words of `text` say that the speaker has not finished."""
+    return bool(_MORE_TO_COME.search(text.strip()))

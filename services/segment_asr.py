@@ -142,7 +142,8 @@ class SegmentASR(SegmentedSTTService):
         # With less speech than this, a look is guesswork.
         await asyncio.sleep(FIRST_LOOK_S)
         while True:
-            if self._floor or self._live_every_s:
+            wanted = self._floor or self._live_every_s
+            if wanted and len(self._audio_buffer) != seen:
                 audio = bytes(self._audio_buffer)
                 glimpse = partial(self.glimpse, fresh=not 0 < seen < len(audio))
                 seen = len(audio)

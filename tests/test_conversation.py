@@ -158,6 +158,22 @@ def test_speech_that_goes_on_before_anything_is_heard_is_one_turn(converse, say)
     converse(scenario, [asyncio.Event(), "Hello John."], ["Hello John."])
 
 
+def test_who_announces_more_is_waited_for(converse, say):
+    """Report G4."""
+
+    async def scenario(call):
+        await call.say(say("Let me think, hmm."))
+        await asyncio.sleep(3.0)
+        assert call.engine.requests == []
+        await call.say(say("I would like a pizza."))
+        await call.wait_for("bot_end", reason="done")
+        (request,) = call.engine.requests
+        assert request.messages[-1]["content"].lower().startswith("let me think")
+        assert "pizza" in request.messages[-1]["content"]
+
+    converse(scenario, ["A pizza it is."])
+
+
 def test_three_interruptions_leave_a_valid_context(converse, say):
     async def scenario(call):
         await call.say(say("Please count to forty."))

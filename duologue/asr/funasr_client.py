@@ -49,8 +49,8 @@ class FunasrTranscript:
 
     @property
     def credible(self) -> bool:
-        """Whether there is a word in it: noise is answered by a lone full stop."""
-        return any(character.isalnum() for character in self.text)
+        """Whether there is a word in it; the models do not tell how sure they are."""
+        return bool(self.text)
 
 
 def parse(text: str) -> FunasrTranscript:
@@ -63,6 +63,8 @@ def parse(text: str) -> FunasrTranscript:
     emotions = [tag for tag in tags if tag in EMOTIONS]
     events = [tag for tag in tags if tag not in LANGUAGES | EMOTIONS]
     words = " ".join(TAG.sub(" ", text).split())
+    # Noise is answered by a lone full stop.
+    words = words if any(map(str.isalnum, words)) else ""
     return FunasrTranscript(words, _telling(languages), _telling(emotions), _telling(events))
 
 
