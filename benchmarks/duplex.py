@@ -127,9 +127,13 @@ def moment(seen: Timeline) -> str | None:
 
 async def cut_in(caller: BrowserCaller, clip: Clip, prompts: list[Clip]) -> Said:
     """Play the clip over an answer that goes on for long enough, and wait until it has settled."""
-    while await caller.until(moment, PATIENCE_S) == "ask":
-        await caller.say(prompts[len(caller.timeline.said) % len(prompts)])
+    for prompt in prompts:
+        if await caller.until(moment, PATIENCE_S) == "cut_in":
+            break
+        await caller.say(prompt)
         await caller.until(lambda seen: seen.all("state")[-1].data["state"] != "listening" or None)
+    else:
+        raise TimeoutError("the bot gave short answers only")
     said = await caller.say(clip)
     over_s = said.end_s + SETTLED_S
     await caller.until(lambda seen: seen.bot.end_s > over_s or None, PATIENCE_S)
@@ -144,10 +148,11 @@ async def call(browser: Browser, url: str, labels: list[Label], prompts: list[Cl
         for label in labels:
             try:
                 said = await cut_in(caller, label.clip(), prompts)
-            except TimeoutError:
+            except TimeoutError as error:
+                print(f"a new call: {error or 'nothing happens any more'}", file=sys.stderr)
                 break
             trials.append(judge(caller.timeline, said, label.kind))
-            print(f"{len(trials):3} {trials[-1]}", file=sys.stderr)
+            print(trials[-1], file=sys.stderr, flush=True)
     return trials
 
 
@@ -190,7 +195,7 @@ def show(figures: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="Measure barge-in on the page.")
     parser.add_argument("--data", type=Path, default=DATA, help="holds duplex and questions")
     parser.add_argument("--limit", type=int, help="play about so many, spread over the set")
     parser.add_argument("--chinese", action="store_true", help="also clips in Chinese")

@@ -114,7 +114,7 @@ async def measure(server: RoomServer, clips: list[Clip]) -> tuple[list[Exchange]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="Measure answers on the page.")
     parser.add_argument("--questions", type=Path, default=QUESTIONS, help="a labelled set")
     parser.add_argument("--limit", type=int, help="ask only so many")
     parser.add_argument("--set", dest="flags", action="append", default=[], metavar="KEY=VALUE")

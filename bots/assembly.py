@@ -4,6 +4,7 @@ input -> ASR -> user's turn -> LM -> side branch -> voice -> playout -> output
 """
 
 import asyncio
+import gc
 import os
 import time
 from collections.abc import Callable
@@ -26,6 +27,7 @@ from pipecat.processors.frame_processor import FrameProcessor
 from pipecat.turns.user_turn_strategies import UserTurnStrategies
 
 from bots.tools import room_tools
+from duologue.asr.funasr_client import Funasr
 from duologue.asr.whisper import Whisper
 from duologue.config import BotConfig, LmConfig, TurnConfig, VadConfig
 from duologue.lm.engine import Engine, Message, Request
@@ -48,6 +50,7 @@ from processors.turns import (
     SpeculativeTurnStop,
 )
 from services.asr import WhisperASR
+from services.funasr_asr import FunasrASR
 from services.text_lm import TextLM
 from services.voice import Voice
 
@@ -59,13 +62,13 @@ OUT_RATE_HZ = 24_000
 class Models:
     """What all sessions of a process share."""
 
-    asr: Whisper
+    asr: Whisper | Funasr
     lm: Engine
     voice: PiperVoice
 
     async def close(self) -> None:
         """Release the models."""
-        self.asr.pool.shutdown(wait=False)
+        self.asr.close()
         self.voice.close()
         await self.lm.close()
 
@@ -76,8 +79,6 @@ async def load_models(config: BotConfig) -> Models:
     Raises:
         EngineError: a model cannot be found, fetched or loaded.
     """
-    for ref in [config.asr.model, config.voice.model]:
-        ensure(ref)
     asr, lm, voice = await asyncio.gather(
         asyncio.to_thread(_load_asr, config),
         asyncio.to_thread(_load_lm, config.lm, config.room.capacity),
@@ -87,11 +88,23 @@ async def load_models(config: BotConfig) -> Models:
         lm.prewarm([*opening(config.lm), {"role": "user", "content": "Hello."}]),
         asyncio.to_thread(voice.synthesize, "Hello."),
     )
+    # What lives as long as the process need not be looked at when a session's garbage is collected.
+    gc.collect()
+    gc.freeze()
     return Models(asr, lm, voice)
 
 
-def _load_asr(config: BotConfig) -> Whisper:
-    return Whisper(ensure(config.asr.model), language=config.lang, threads=config.asr.threads)
+def _load_asr(config: BotConfig) -> Whisper | Funasr:
+    asr = config.asr
+    if asr.engine == "funasr":
+        return Funasr(
+            asr.model,
+            interims=asr.interims,
+            vad=asr.vad,
+            language=config.lang,
+            threads=asr.threads,
+        )
+    return Whisper(ensure(asr.model), language=config.lang, threads=asr.threads)
 
 
 def _load_voice(config: BotConfig) -> PiperVoice:
@@ -171,7 +184,7 @@ def build_session(
     pipeline = Pipeline(
         [
             *inputs,
-            WhisperASR(models.asr),
+            FunasrASR(models.asr) if isinstance(models.asr, Funasr) else WhisperASR(models.asr),
             LLMUserAggregator(context, params=_user_params(config, memory, clock)),
             TextLM(lm, request),
             branch,

@@ -1,6 +1,7 @@
 """The browser room: our page over WebRTC, one pipeline per caller."""
 
 import asyncio
+import gc
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -182,6 +183,8 @@ class Room:
         finally:
             watchdog.cancel()
             await connection.disconnect()
+            # A session is full of cycles that hold models' memory; do not wait for it to add up.
+            gc.collect()
 
     @staticmethod
     async def _end_unless(connected: asyncio.Event, end: Any) -> None:

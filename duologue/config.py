@@ -41,6 +41,8 @@ class AsrConfig(Section):
 
     engine: Literal["whisper", "funasr"] = "whisper"
     model: str = "whisper-tiny.en"
+    interims: str | None = Field(None, description="FunASR: a streaming model for interims")
+    vad: str | None = Field(None, description="FunASR: a model that leaves out what is no speech")
     threads: int = Field(default=1, ge=1)
 
 

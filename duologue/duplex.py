@@ -152,7 +152,7 @@ class BargeIn:
         """
         fresh = unsaid(heard.text, bot_text)
         if self.echo:
-            few = len(fresh) < 2 and INTERRUPTERS.isdisjoint(fresh)
+            few = len(fresh) < (2 if heard.final else 3) and INTERRUPTERS.isdisjoint(fresh)
             return few or heard.confidence < UNFINISHED_SURE
         if len(fresh) * 3 > len(tokens(heard.text)):
             return False

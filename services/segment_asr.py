@@ -10,6 +10,7 @@ from concurrent.futures import Executor
 from functools import partial
 from typing import Protocol
 
+import numpy as np
 from pipecat.frames.frames import (
     Frame,
     InputAudioRawFrame,
@@ -23,10 +24,13 @@ from pipecat.services.settings import STTSettings
 from pipecat.services.stt_service import SegmentedSTTService
 from pipecat.utils.time import time_now_iso8601
 
+from duologue.audio.pcm import from_int16_bytes
 from duologue.errors import EngineError
 from processors.frames import FloorFrame
 
 FIRST_LOOK_S = 0.3
+PAUSE_S = 0.08
+QUIET = 0.05
 
 
 class Heard(Protocol):
@@ -41,6 +45,25 @@ class Heard(Protocol):
     def credible(self) -> bool:
         """Whether the text is more likely heard than made up from noise."""
         ...
+
+
+class Pause:
+    """Notices where speech falls silent: PAUSE_S of frames far below the speech's own level."""
+
+    def __init__(self) -> None:
+        self._peak = 0.0
+        self._quiet_s = 0.0
+
+    def follow(self, audio: bytes, rate_hz: int) -> bool | None:
+        """Take the next frame; True at a pause's beginning, False at speech, None in between."""
+        samples = from_int16_bytes(audio)
+        level = float(np.sqrt(np.mean(samples**2))) if len(samples) else 0.0
+        self._peak = max(self._peak, level)
+        if level > self._peak * QUIET:
+            self._quiet_s = 0.0
+            return False
+        before, self._quiet_s = self._quiet_s, self._quiet_s + len(samples) / rate_hz
+        return True if before < PAUSE_S <= self._quiet_s else None
 
 
 class SegmentASR(SegmentedSTTService):
@@ -76,6 +99,8 @@ class SegmentASR(SegmentedSTTService):
         self._live_every_s = live_every_s
         self._floor = False
         self._interims: asyncio.Task[None] | None = None
+        self._pause = Pause()
+        self._early: asyncio.Task[Heard] | None = None
 
     @abstractmethod
     def recognize(self, audio: bytes) -> Heard:
@@ -106,6 +131,7 @@ class SegmentASR(SegmentedSTTService):
             self._floor = frame.taken
         elif isinstance(frame, VADUserStartedSpeakingFrame):
             await self._stop_interims()
+            self._pause = Pause()
             self._interims = self.create_task(self._look(), "interims")
         elif isinstance(frame, VADUserStoppedSpeakingFrame):
             await self._stop_interims()
@@ -113,6 +139,7 @@ class SegmentASR(SegmentedSTTService):
     async def process_audio_frame(self, frame: InputAudioRawFrame, direction: FrameDirection):
         """Buffer audio; speech longer than the model's window is handed over in parts."""
         await super().process_audio_frame(frame, direction)
+        self._follow_pauses(frame)
         if len(self._audio_buffer) > self._max_speech_s * self.sample_rate * 2:
             await self._segment_queue.put(bytes(self._audio_buffer))
             self._audio_buffer.clear()
@@ -124,7 +151,8 @@ class SegmentASR(SegmentedSTTService):
         that the sound was no speech.
         """
         await self.start_processing_metrics()
-        heard = await self._in_pool(self.recognize, audio)
+        early, self._early = self._early, None
+        heard = await (early or self._in_pool(self.recognize, audio))
         await self.stop_processing_metrics()
         text = heard.text if heard.credible else ""
         frame = TranscriptionFrame(text, self._user_id, time_now_iso8601(), result=heard)
@@ -135,7 +163,27 @@ class SegmentASR(SegmentedSTTService):
     async def cleanup(self):
         """Stop looking at unfinished speech."""
         await self._stop_interims()
+        await self._drop_early()
         await super().cleanup()
+
+    def _follow_pauses(self, frame: InputAudioRawFrame) -> None:
+        """Recognise at the first sign of a pause what the VAD will call finished a moment later.
+
+        What comes until then is silence, so that the result is the segment's; speech voids it.
+        """
+        if not self._user_speaking:
+            return
+        match self._pause.follow(frame.audio, frame.sample_rate):
+            case True if self._early is None:
+                recognition = self._in_pool(self.recognize, bytes(self._audio_buffer))
+                self._early = self.create_task(recognition, "early")
+            case False:
+                self._early = None
+
+    async def _drop_early(self) -> None:
+        early, self._early = self._early, None
+        if early is not None:
+            await self.cancel_task(early)
 
     async def _look(self) -> None:
         seen = 0

@@ -2,6 +2,7 @@
 
 import asyncio
 
+import numpy as np
 from pipecat.frames.frames import (
     Frame,
     InterruptionFrame,
@@ -17,9 +18,11 @@ from pipecat.services.settings import TTSSettings
 from duologue.audio.pcm import resample, to_int16_bytes
 from duologue.errors import EngineError
 from duologue.text import Clause, ClauseSplitter, Speaker
-from duologue.tts.piper import PiperVoice, Speech
+from duologue.tts.piper import PiperVoice
 from duologue.tts.words import spread
 from processors.frames import AnswerTextFrame, VoiceAudioFrame
+
+AUDIBLE = 10 ** (-46 / 20)
 
 
 class Voice(AIService):
@@ -99,24 +102,23 @@ class Voice(AIService):
     async def _synthesize(self, clause: Clause, spoken: str) -> VoiceAudioFrame:
         loop = asyncio.get_running_loop()
         speech = await loop.run_in_executor(self._voice.pool, self._voice.synthesize, spoken)
-        samples = resample(speech.samples, self._voice.rate_hz, self._rate_hz)
+        # The silence that a voice begins with separates clauses; before the first it only delays.
+        skip = 0 if self._started else leading_silence(speech.samples, self._voice.rate_hz)
+        samples = resample(speech.samples[skip:], self._voice.rate_hz, self._rate_hz)
+        ratio = self._rate_hz / self._voice.rate_hz
+        # What is spoken may have other words than what is written ("$5" is "five dollars"); their
+        # time is shared out over the written ones.
+        words = spread(clause.text, [word.end_sample - skip for word in speech.words])
         return VoiceAudioFrame(
             to_int16_bytes(samples),
             self._rate_hz,
             1,
             turn=self._turn,
-            words=word_times(clause, speech, self._rate_hz / self._voice.rate_hz),
+            words=tuple((round(w.end_sample * ratio), clause.start + w.end) for w in words),
         )
 
 
-def word_times(clause: Clause, speech: Speech, ratio: float) -> tuple[tuple[int, int], ...]:
-    """(sample, characters of the answer said by then) of each word of the clause as written.
-
-    What is spoken may have other words than what is written ("$5" is "five dollars"); then the
-    time of the spoken ones is shared out over the written ones.
-    """
-    ends = [word.end_sample for word in speech.words]
-    return tuple(
-        (round(word.end_sample * ratio), clause.start + word.end)
-        for word in spread(clause.text, ends)
-    )
+def leading_silence(samples: np.ndarray, rate_hz: int) -> int:
+    """Samples of float32 [n] before the first one that can be heard, less 5 ms for its attack."""
+    loud = np.flatnonzero(np.abs(samples) > AUDIBLE)
+    return max(0, int(loud[0]) - rate_hz // 200) if len(loud) else 0

@@ -23,7 +23,7 @@ def whisper() -> Whisper:
 
 @pytest.fixture(scope="session")
 def piper():
-    voice = PiperVoice(ensure("piper-en_US-joe-medium"))
+    voice = PiperVoice(ensure("piper-en_US-joe-medium"), lively=False)
     yield voice
     voice.close()
 

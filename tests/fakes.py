@@ -16,10 +16,12 @@ class FakeEngine:
     def __init__(self, *answers: Sequence[Step | str | asyncio.Event | Exception]):
         self.answers = list(answers)
         self.requests: list[Request] = []
+        self.asked = asyncio.Event()
         self.closed = 0
 
     async def stream(self, request: Request) -> AsyncIterator[Step]:
         self.requests.append(request)
+        self.asked.set()
         answer = self.answers.pop(0) if self.answers else ["Yes."]
         try:
             for item in answer:

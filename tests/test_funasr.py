@@ -253,6 +253,11 @@ def test_the_worker_ends_with_its_parent(folders: Folders) -> None:
     assert b"funasr version" in done.stderr
 
 
+def test_a_program_that_does_not_close_still_ends(folders: Folders) -> None:
+    script = "import sys; from duologue.asr.funasr_client import Funasr; m = Funasr(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", script, folders.segments], check=True, timeout=20)
+
+
 def test_without_funasr_the_error_says_how_to_get_it(
     folders: Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -68,9 +68,11 @@ def transcribe() -> Callable[[np.ndarray], str]:
 
 
 @asynccontextmanager
-async def in_call(browser: Browser, server: RoomServer, name: str) -> AsyncIterator[BrowserCaller]:
+async def in_call(
+    browser: Browser, server: RoomServer, name: str, *, device: bool = False
+) -> AsyncIterator[BrowserCaller]:
     """A connected caller; picture, plot and sound of the call stay in artifacts/."""
-    async with open_page(browser, server.url) as caller:
+    async with open_page(browser, server.url, device=device) as caller:
         await caller.connect()
         try:
             yield caller
@@ -182,9 +184,8 @@ async def test_the_browsers_own_microphone_is_heard(server, clips, tmp_path):
     write_wav(tmp_path / "microphone.wav", np.concatenate([lead, clip.samples]), RATE_HZ)
     async with (
         chromium(microphone=tmp_path / "microphone.wav") as browser,
-        open_page(browser, server.url, device=True) as caller,
+        in_call(browser, server, "microphone", device=True) as caller,
     ):
-        await caller.connect()
         end = await caller.until(lambda seen: seen.first("bot_end", reason="done"), 30)
     seen = caller.timeline
     (heard,) = seen.all("user", final=True)

@@ -71,8 +71,7 @@ def test_the_answer_is_ready_when_the_turn_ends(converse, say):
     async def scenario(call):
         await call.say(say("What is your name?"))
         end_s = call.now_s
-        while not call.engine.requests:
-            await asyncio.sleep(0.02)
+        await call.engine.asked.wait()
         asked_s = call.now_s - end_s
         await call.wait_for("bot_end", reason="done")
         assert asked_s < 0.5
@@ -97,8 +96,7 @@ def test_without_speculation_the_lm_is_asked_at_the_end(converse, say):
 def test_a_wrong_guess_leaves_no_trace(converse, say):
     async def scenario(call):
         await call.say(say("What is the capital"))
-        while not call.engine.requests:
-            await asyncio.sleep(0.02)
+        await call.engine.asked.wait()
         await call.say(say("of France and Spain?"))
         await call.wait_for("bot_end", reason="done")
         assert call.engine.closed == len(call.engine.requests) == 2

@@ -51,7 +51,11 @@ class FunasrProcess:
         )
         assert self._process.stderr
         self._last_line = deque([""], maxlen=1)
-        self._drain = threading.Thread(target=self._read_log, args=(self._process.stderr,))
+        # A daemon: the exit of a program that does not close must not wait for its worker, which
+        # ends when the pipes close.
+        self._drain = threading.Thread(
+            target=self._read_log, args=(self._process.stderr,), daemon=True
+        )
         self._drain.start()
         try:
             self.ask(setup, b"", LOAD_S)

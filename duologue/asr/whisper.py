@@ -72,6 +72,10 @@ class Whisper:
         self._prompt = [self._token_id(name, folder) for name in [*prompt, "<|notimestamps|>"]]
         self.pool = ThreadPoolExecutor(1, "asr")
 
+    def close(self) -> None:
+        """End this model's thread."""
+        self.pool.shutdown(wait=False)
+
     def _token_id(self, name: str, folder: Path) -> int:
         token = self._tokenizer.token_to_id(name)
         if token is None:

@@ -57,7 +57,7 @@ class ClauseSplitter:
         lang: str = "en",
         *,
         first_min_chars: int = 12,
-        first_max_chars: int = 72,
+        first_max_chars: int = 40,
         min_chars: int = 24,
         max_chars: int = 220,
     ):

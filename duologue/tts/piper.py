@@ -41,9 +41,10 @@ class PiperVoice:
         folder: Holds one *.onnx with its *.onnx.json.
         threads: CPU threads of one synthesis.
         speed: 1.0 is the voice's own pace, 1.2 is faster.
+        lively: Whether tone and timing vary from one synthesis to the next; they cannot be seeded.
     """
 
-    def __init__(self, folder: Path, *, threads: int = 1, speed: float = 1.0):
+    def __init__(self, folder: Path, *, threads: int = 1, speed: float = 1.0, lively: bool = True):
         import onnxruntime
 
         models = sorted(folder.glob("*.onnx"))
@@ -66,7 +67,8 @@ class PiperVoice:
             raise ModelError(
                 f"{models[0]}: not a Piper voice ({error}); run `duologue models verify`"
             ) from error
-        self._length_scale = 1.0 / speed
+        noise, noise_width = (NOISE, NOISE_WIDTH) if lively else (0.0, 0.0)
+        self._scales = np.array([noise, 1.0 / speed, noise_width], np.float32)
         self.pool = ThreadPoolExecutor(1, "voice")
 
     def synthesize(self, text: str) -> Speech:
@@ -84,7 +86,7 @@ class PiperVoice:
                 {
                     "input": np.array([ids], np.int64),
                     "input_lengths": np.array([len(ids)], np.int64),
-                    "scales": np.array([NOISE, self._length_scale, NOISE_WIDTH], np.float32),
+                    "scales": self._scales,
                 },
             )
         except Exception as error:
