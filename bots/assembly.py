@@ -30,6 +30,7 @@ from bots.tools import room_tools
 from duologue.asr.funasr_client import Funasr
 from duologue.asr.whisper import Whisper
 from duologue.config import BotConfig, LmConfig, TurnConfig, VadConfig
+from duologue.lm.brief import Brief
 from duologue.lm.engine import Engine, Message, Request
 from duologue.lm.llamacpp import LlamaCpp
 from duologue.lm.openai_http import OpenAIHttp
@@ -172,8 +173,14 @@ def build_session(
     if config.lm.tool_choice == "none":
         tools = ToolRegistry()
     interject = config.voice.particles == "interject"
-    branch = SideBranch(memory, tools, InterjectionRenderer() if interject else StripRenderer())
-    lm = RuleRouted(models.lm, tools) if config.lm.tool_choice == "rules" else models.lm
+    branch = SideBranch(
+        memory, tools, InterjectionRenderer(config.lang) if interject else StripRenderer()
+    )
+    lm = models.lm
+    if config.lm.max_sentences:
+        lm = Brief(lm, config.lm.max_sentences, lang=config.lang)
+    if config.lm.tool_choice == "rules":
+        lm = RuleRouted(lm, tools)
     request = Request(
         [],
         tools=tools.schemas(),

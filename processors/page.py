@@ -9,6 +9,7 @@ from pipecat.frames.frames import (
     Frame,
     InterimTranscriptionFrame,
     LLMContextUserTurnFrame,
+    LLMFullResponseEndFrame,
     LLMFullResponseStartFrame,
     TranscriptionFrame,
     TTSAudioRawFrame,
@@ -32,6 +33,8 @@ from processors.frames import (
 )
 from processors.playout import Playout
 
+TEXT_EVERY_S = 0.2
+
 
 class PageEvents(BaseObserver):
     """Sends transcripts, states, particles, tool calls and latencies.
@@ -49,6 +52,7 @@ class PageEvents(BaseObserver):
         self._clock = clock
         self._turn = 0
         self._text = ""
+        self._text_sent_s = -TEXT_EVERY_S
         self._state = ""
         self._said: list[str] = []
         self._stamps: dict[str, float] = {}
@@ -110,12 +114,19 @@ class PageEvents(BaseObserver):
 
     def _on_answer(self, frame: LLMFullResponseStartFrame) -> None:
         if turn := frame.metadata.get("turn"):
-            self._turn, self._text = turn, ""
+            self._turn, self._text, self._text_sent_s = turn, "", -TEXT_EVERY_S
 
     def _on_text(self, frame: AnswerTextFrame) -> None:
         self._stamp("first_token")
         self._text += frame.text
-        self._event("bot_text", text=self._text)
+        # A message for each token would cost more than the tokens; the rest follows at the end.
+        if self._clock() - self._text_sent_s >= TEXT_EVERY_S:
+            self._send_text()
+
+    def _send_text(self, _: Frame | None = None) -> None:
+        self._text_sent_s = self._clock()
+        if self._text:
+            self._event("bot_text", text=self._text)
 
     def _on_voice(self, frame: Frame) -> None:
         self._stamp("first_audio")
@@ -200,6 +211,7 @@ _HANDLERS: dict[type[Frame], Callable[[PageEvents, Any], None]] = {
     LLMContextUserTurnFrame: PageEvents._on_user_turn,
     LLMFullResponseStartFrame: PageEvents._on_answer,
     AnswerTextFrame: PageEvents._on_text,
+    LLMFullResponseEndFrame: PageEvents._send_text,
     VoiceAudioFrame: PageEvents._on_voice,
     HeardFrame: PageEvents._on_heard,
     AnswerDoneFrame: PageEvents._on_done,

@@ -4,10 +4,10 @@ from duologue.asr.funasr_client import Funasr, FunasrStream, FunasrTranscript
 from services.segment_asr import SegmentASR
 
 TTFS_P99_S = 1.0
-"""An upper bound for SenseVoice on a CPU; a GPU needs a tenth of it."""
+"""Not measured, on the safe side: SenseVoice on two CPU cores, a few seconds of speech."""
 
 MAX_SPEECH_S = 28.0
-"""The models are trained on up to 30 s."""
+"""FunASR itself cuts at 30 s."""
 
 
 class FunasrASR(SegmentASR):

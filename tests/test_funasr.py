@@ -29,6 +29,7 @@ from pipecat.workers.runner import WorkerRunner
 
 from duologue.asr import funasr_process, funasr_worker
 from duologue.asr.funasr_client import Funasr, FunasrTranscript, parse
+from duologue.asr.whisper import Transcript
 from duologue.errors import ConfigError, EngineError, ModelError
 from duologue.rehearsal import virtual
 from processors.frames import FloorFrame
@@ -349,11 +350,16 @@ class Call:
         return [frame.error for frame in self.before.frames if isinstance(frame, ErrorFrame)]
 
 
-def call(model: Funasr, scenario: Callable[[Call], Awaitable[None]], **options: float) -> None:
+def call(
+    model: Funasr,
+    scenario: Callable[[Call], Awaitable[None]],
+    service: type[FunasrASR] = FunasrASR,
+    **options: float,
+) -> None:
     async def main() -> None:
         before, after = Tap(), Tap()
         worker = PipelineWorker(
-            Pipeline([before, FunasrASR(model, **options), after]),
+            Pipeline([before, service(model, **options), after]),
             params=PipelineParams(audio_in_sample_rate=16_000, enable_metrics=True),
             enable_rtvi=False,
             enable_turn_tracking=False,
@@ -395,6 +401,18 @@ def test_noise_is_a_transcript_without_words(model: Funasr) -> None:
         assert c.after.texts(TranscriptionFrame) == [""]
 
     call(model, scenario)
+
+
+def test_words_made_up_from_noise_are_no_transcript(model: Funasr) -> None:
+    class Doubtful(FunasrASR):
+        def recognize(self, audio: bytes) -> Transcript:
+            return Transcript("Thank you for watching.", confidence=-1.4, no_speech=0.9)
+
+    async def scenario(c: Call) -> None:
+        await c.stretch(2)
+        assert c.after.texts(TranscriptionFrame) == [""]
+
+    call(model, scenario, Doubtful)
 
 
 def test_interims_grow_while_the_bot_has_the_floor(model: Funasr, folders: Folders) -> None:

@@ -1,6 +1,7 @@
 """WebRTC's voice activity detector inside pipecat."""
 
 import sys
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -14,10 +15,8 @@ from pipecat.pipeline.worker import PipelineParams
 from pipecat.processors.audio.vad_processor import VADProcessor
 from pipecat.tests.utils import run_test
 
-from duologue.audio.pcm import resample, to_int16_bytes
+from duologue.audio.pcm import ASR_RATE_HZ, resample, to_int16_bytes
 from duologue.errors import ConfigError, EngineError
-from duologue.models import ensure
-from duologue.tts.piper import PiperVoice
 from services.webrtc_vad import RATES_HZ, WebRTCVADAnalyzer
 
 PARAMS = VADParams(confidence=0.6, start_secs=0.1, stop_secs=0.2, min_volume=0.0)
@@ -25,21 +24,15 @@ LEAD_S = 0.5
 
 
 @pytest.fixture(scope="module")
-def call() -> tuple[np.ndarray, int]:
-    """Half a second of silence, a spoken sentence, a second of silence; and its rate."""
-    voice = PiperVoice(ensure("piper-en_US-joe-medium"))
-    said = voice.synthesize("What is the capital of France?").samples
-    voice.close()
-    lead = np.zeros(round(LEAD_S * voice.rate_hz), np.float32)
-    return np.concatenate([lead, said, lead, lead]), voice.rate_hz
+def call(say: Callable[[str], np.ndarray]) -> np.ndarray:
+    """Half a second of silence, a spoken sentence, a second of silence, at 16 kHz."""
+    lead = np.zeros(round(LEAD_S * ASR_RATE_HZ), np.float32)
+    return np.concatenate([lead, say("What is the capital of France?"), lead, lead])
 
 
 @pytest.mark.parametrize("rate_hz", RATES_HZ)
-async def test_speech_starts_and_stops_once_at_every_rate(
-    call: tuple[np.ndarray, int], rate_hz: int
-) -> None:
-    samples, from_hz = call
-    pcm = to_int16_bytes(resample(samples, from_hz, rate_hz))
+async def test_speech_starts_and_stops_once_at_every_rate(call: np.ndarray, rate_hz: int) -> None:
+    pcm = to_int16_bytes(resample(call, ASR_RATE_HZ, rate_hz))
     # 30 ms frames: the analyzer's 20 ms do not divide them.
     step = rate_hz * 3 // 100 * 2
     frames = [
@@ -68,10 +61,8 @@ async def states(pcm: bytes, step: int, **options) -> list[VADState]:
     return found
 
 
-async def test_any_cutting_of_the_audio_gives_the_same_states(
-    call: tuple[np.ndarray, int],
-) -> None:
-    pcm = to_int16_bytes(resample(*call, 16_000))
+async def test_any_cutting_of_the_audio_gives_the_same_states(call: np.ndarray) -> None:
+    pcm = to_int16_bytes(call)
     pcm = pcm[: len(pcm) // 1920 * 1920]
     whole = await states(pcm, 640)
     odd = await states(pcm, 1920)
@@ -93,10 +84,10 @@ async def test_silence_and_hum_are_quiet() -> None:
         assert set(await states(to_int16_bytes(sound), 640)) == {VADState.QUIET}
 
 
-def test_confidence_is_yes_or_no(call: tuple[np.ndarray, int]) -> None:
+def test_confidence_is_yes_or_no(call: np.ndarray) -> None:
     analyzer = WebRTCVADAnalyzer()
     analyzer.set_sample_rate(16_000)
-    pcm = to_int16_bytes(resample(*call, 16_000))
+    pcm = to_int16_bytes(call)
     assert analyzer.num_frames_required() == 320
     values = {analyzer.voice_confidence(pcm[at : at + 640]) for at in range(0, len(pcm) - 640, 640)}
     assert values == {0.0, 1.0}
