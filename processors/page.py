@@ -8,6 +8,7 @@ from pipecat.frames.frames import (
     ErrorFrame,
     Frame,
     InterimTranscriptionFrame,
+    InterruptionFrame,
     LLMContextUserTurnFrame,
     LLMFullResponseEndFrame,
     LLMFullResponseStartFrame,
@@ -128,6 +129,9 @@ class PageEvents(BaseObserver):
         if self._text:
             self._event("bot_text", text=self._text)
 
+    def _on_interruption(self, frame: Frame) -> None:
+        self._text = ""
+
     def _on_voice(self, frame: Frame) -> None:
         self._stamp("first_audio")
 
@@ -206,6 +210,7 @@ _HANDLERS: dict[type[Frame], Callable[[PageEvents, Any], None]] = {
     VADUserStoppedSpeakingFrame: PageEvents._on_vad_stop,
     UserStartedSpeakingFrame: PageEvents._on_user_start,
     UserStoppedSpeakingFrame: PageEvents._on_user_stop,
+    InterruptionFrame: PageEvents._on_interruption,
     InterimTranscriptionFrame: PageEvents._on_interim,
     TranscriptionFrame: PageEvents._on_transcript,
     LLMContextUserTurnFrame: PageEvents._on_user_turn,

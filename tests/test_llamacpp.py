@@ -1,9 +1,10 @@
-"""llama.cpp in process, with the embedded model."""
+"""llama.cpp with the embedded model: in process, and as an OpenAI-compatible server."""
 
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ import pytest
 from aiohttp import ClientSession
 
 from duologue.errors import EngineError, ModelError
-from duologue.lm.engine import Finish, Request, Step, TextDelta
+from duologue.lm.engine import Engine, Finish, Request, Step, TextDelta
 from duologue.lm.llamacpp import LlamaCpp
+from duologue.lm.openai_http import OpenAIHttp
 from duologue.models import ensure
 
 OPENING = [
@@ -63,9 +65,9 @@ class Tap:
         """Answers that the library has brought to their end."""
         return sum(bool(c["choices"][0]["finish_reason"]) for c in self.chunks if c.get("choices"))
 
-    async def wait_for(self, busy: int) -> None:
+    async def wait_for(self, busy: int, within_s: float = 20) -> None:
         """Until so many slots are at work, by the library's own HTTP listener."""
-        async with asyncio.timeout(20), ClientSession() as session:
+        async with asyncio.timeout(within_s), ClientSession() as session:
             while True:
                 async with session.get(self.server.listening_address + "/slots") as answer:
                     if sum(slot["is_processing"] for slot in await answer.json()) == busy:
@@ -101,7 +103,7 @@ def text(steps: list[Step]) -> str:
     return "".join(step.text for step in steps if isinstance(step, TextDelta))
 
 
-async def collect(engine: LlamaCpp, request: Request) -> list[Step]:
+async def collect(engine: Engine, request: Request) -> list[Step]:
     return [step async for step in engine.stream(request)]
 
 
@@ -112,7 +114,7 @@ async def settled(engine: LlamaCpp, request: Request) -> str:
 
 
 @asynccontextmanager
-async def started(engine: LlamaCpp, request: Request) -> AsyncIterator[AsyncIterator[Step]]:
+async def started(engine: Engine, request: Request) -> AsyncIterator[AsyncIterator[Step]]:
     """An answer that has begun; it is closed at the end."""
     steps = engine.stream(request)
     await anext(steps)
@@ -211,6 +213,42 @@ async def test_messages_that_the_model_cannot_take_are_an_engine_error(
     with pytest.raises(EngineError, match="llama.cpp failed: .+"):
         await collect(engine, Request(messages))
     assert (await collect(engine, LETTERS))[-1] == Finish("length"), "the engine lives on"
+
+
+@pytest.fixture
+async def over_http(tap: Tap) -> AsyncIterator[OpenAIHttp]:
+    """The same model through the library's own HTTP server."""
+    client = OpenAIHttp(tap.server.listening_address + "/v1", "default")
+    yield client
+    await client.close()
+
+
+async def test_over_http_it_says_what_it_says_in_process(
+    engine: LlamaCpp, over_http: OpenAIHttp
+) -> None:
+    said = set()
+    for penalty in [1.0, 1.5]:
+        request = replace(LETTERS, repeat_penalty=penalty)
+        in_process = await settled(engine, request)
+        steps = await collect(over_http, request)
+        assert text(steps) == in_process
+        assert steps[-1] == Finish("length")
+        said.add(in_process)
+    assert len(said) == 2, "the penalty changes nothing"
+
+
+async def test_over_http_a_closed_iterator_stops_the_generation(
+    over_http: OpenAIHttp, tap: Tap
+) -> None:
+    async with started(over_http, replace(SONG, max_tokens=900)):
+        await tap.wait_for(1)
+    # 900 tokens take twenty seconds.
+    await tap.wait_for(0, within_s=3)
+
+
+async def test_over_http_bad_messages_are_refused(over_http: OpenAIHttp) -> None:
+    with pytest.raises(EngineError, match="must contain 'content'"):
+        await collect(over_http, Request([{"role": "user"}]))
 
 
 async def test_prewarming_leaves_little_of_the_prompt_to_read() -> None:

@@ -1,20 +1,18 @@
-"""The OpenAI-compatible client against real HTTP servers: a scripted one and llama.cpp's own."""
+"""The OpenAI-compatible client against a scripted HTTP server; test_llamacpp.py has a real one."""
 
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 
 import pytest
-from aiohttp import ClientSession, web
+from aiohttp import web
 
 from duologue.errors import CapacityError, ConfigError, EngineError
 from duologue.lm.engine import Finish, Request, Step, TextDelta, ToolCall
-from duologue.lm.llamacpp import LlamaCpp
 from duologue.lm.openai_http import OpenAIHttp
-from duologue.models import ensure
 
 ASK = Request([{"role": "user", "content": "Hello?"}], max_tokens=20, temperature=0.0)
 TOOL = {"type": "function", "function": {"name": "clock", "parameters": {"type": "object"}}}
@@ -361,50 +359,3 @@ async def test_an_empty_key_is_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving(script(*HELLO)) as server, client(server.url, api_key="") as engine:
         await collect(engine, [])
     assert server.requests[0][1]["Authorization"] == "Bearer none"
-
-
-@pytest.fixture(scope="module")
-def llama() -> Iterator[LlamaCpp]:
-    engine = LlamaCpp(ensure("smollm2-135m-instruct"), prefill_threads=1)
-    yield engine
-    asyncio.run(engine.close())
-
-
-COUNT = [{"role": "user", "content": "Count from one to a hundred, in words."}]
-
-
-async def test_llama_cpp_over_http_says_what_it_says_in_process(llama: LlamaCpp) -> None:
-    async with client(llama._server.listening_address + "/v1") as engine:
-        for penalty in [1.0, 1.5]:
-            request = Request(COUNT, max_tokens=24, temperature=0.0, repeat_penalty=penalty)
-            over_http: list[Step] = []
-            await collect(engine, over_http, request)
-            in_process = [step async for step in llama.stream(request)]
-            assert "".join(s.text for s in over_http if isinstance(s, TextDelta)) == "".join(
-                s.text for s in in_process if isinstance(s, TextDelta)
-            )
-            assert over_http[-1] == in_process[-1] == Finish("length")
-
-
-async def test_llama_cpp_stops_generating_when_the_iterator_closes(llama: LlamaCpp) -> None:
-    address = llama._server.listening_address
-    async with client(address + "/v1") as engine, ClientSession() as session:
-
-        async def busy() -> bool:
-            async with session.get(address + "/slots") as answer:
-                return any(slot["is_processing"] for slot in await answer.json())
-
-        song = [{"role": "user", "content": "la la la la la la la la la"}]
-        await anext(steps := engine.stream(Request(song, max_tokens=500, temperature=0.0)))
-        assert await busy()
-        await steps.aclose()  # type: ignore[attr-defined]
-        # 500 tokens take ten seconds.
-        async with asyncio.timeout(2):
-            while await busy():
-                pass
-
-
-async def test_llama_cpp_refuses_bad_messages(llama: LlamaCpp) -> None:
-    async with client(llama._server.listening_address + "/v1") as engine:
-        with pytest.raises(EngineError, match="content"):
-            await collect(engine, [], Request([{"role": "user"}]))
