@@ -22,7 +22,7 @@ from pipecat.workers.runner import WorkerRunner
 from pydantic import Field
 
 from bots.assembly import IN_RATE_HZ, OUT_RATE_HZ, Models, build_session, load_models
-from bots.webrtc import RoomTransport
+from bots.webrtc import RoomTransport, hear_sooner
 from duologue.config import BotConfig, Section
 
 WEB = Path(__file__).with_name("web")
@@ -148,6 +148,7 @@ class Room:
             audio_out_10ms_chunks=2,
         )
         transport = RoomTransport(connection, params)
+        hear_sooner(connection)
         session = build_session(
             self._models,
             self.config,

@@ -1,4 +1,4 @@
-"""pipecat's SmallWebRTC transport for audio that comes in real time already.
+"""pipecat's SmallWebRTC transport with less delay: for audio that comes in real time already.
 
 Stock, the output waits until each 20 ms are sent before it hands over the next; whenever the event
 loop is late, the track finds its queue empty, sends silence in the middle of a word, and what was
@@ -8,12 +8,24 @@ holds what is released, and a hold or an interruption empties it.
 
 from pipecat.frames.frames import Frame, InterruptionFrame, OutputAudioRawFrame
 from pipecat.processors.frame_processor import FrameDirection
+from pipecat.transports.smallwebrtc.connection import SmallWebRTCConnection
 from pipecat.transports.smallwebrtc.transport import (
     SmallWebRTCOutputTransport,
     SmallWebRTCTransport,
 )
 
 from processors.frames import HoldFrame
+
+
+def hear_sooner(connection: SmallWebRTCConnection) -> None:
+    """Take each packet of the caller's voice as soon as the next one is there.
+
+    aiortc holds back four packets, 80 ms. That protects nothing: a packet that is late or missing
+    is waited for all the same, up to the buffer's capacity.
+    """
+    for receiver in connection.pc.getReceivers():
+        if receiver.track.kind == "audio":
+            receiver._RTCRtpReceiver__jitter_buffer._prefetch = 1  # type: ignore[attr-defined]
 
 
 class PacedOutput(SmallWebRTCOutputTransport):

@@ -41,8 +41,10 @@ class AsrConfig(Section):
 
     engine: Literal["whisper", "funasr"] = "whisper"
     model: str = "whisper-tiny.en"
-    interims: str | None = Field(None, description="FunASR: a streaming model for interims")
-    vad: str | None = Field(None, description="FunASR: a model that leaves out what is no speech")
+    interims: str | None = Field(default=None, description="FunASR: a streaming model for interims")
+    vad: str | None = Field(
+        default=None, description="FunASR: a model that leaves out what is no speech"
+    )
     threads: int = Field(default=1, ge=1)
 
 
@@ -79,7 +81,7 @@ class LmConfig(Section):
     threads: int = Field(default=1, ge=1)
     context: int = Field(default=2048, ge=256)
     max_tokens: int = Field(default=80, ge=1)
-    max_sentences: int | None = Field(None, description="Where to cut a model that rambles")
+    max_sentences: int | None = Field(default=None, description="Where to cut a model that rambles")
     temperature: float = Field(default=0.0, ge=0)
     repeat_penalty: float = Field(default=1.1, ge=1)
     tool_choice: Literal["rules", "model", "none"] = "rules"

@@ -17,7 +17,7 @@ MAX_HOLD_S = 1.7
 
 # How sure the ASR has to be (mean log-probability) and how long the sound has to be for words to
 # take the floor. Tuned on the labelled recordings in tests/data/duplex.
-LONG_S = 0.75
+LONG_S = 0.65
 """A backchannel is seldom as long; beyond this any words take the floor."""
 LONG_SURE = -3.0
 INTERRUPTER_S, INTERRUPTER_SURE = 0.05, -1.5

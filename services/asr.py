@@ -18,7 +18,7 @@ class WhisperASR(SegmentASR):
     """
 
     def __init__(
-        self, model: Whisper, *, barge_in_every_s: float = 0.15, live_every_s: float = 1.2
+        self, model: Whisper, *, barge_in_every_s: float = 0.06, live_every_s: float = 1.2
     ):
         super().__init__(
             "whisper",
@@ -33,3 +33,7 @@ class WhisperASR(SegmentASR):
     def recognize(self, audio: bytes) -> Transcript:
         """See `SegmentASR.recognize`."""
         return self._model.transcribe(from_int16_bytes(audio))
+
+    def glimpse(self, audio: bytes, *, fresh: bool) -> Transcript:
+        """See `SegmentASR.glimpse`."""
+        return self._model.transcribe(from_int16_bytes(audio), hasty=True)

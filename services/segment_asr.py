@@ -28,7 +28,7 @@ from duologue.audio.pcm import from_int16_bytes
 from duologue.errors import EngineError
 from processors.frames import FloorFrame
 
-FIRST_LOOK_S = 0.3
+FIRST_LOOK_S = 0.25
 PAUSE_S = 0.08
 QUIET = 0.05
 

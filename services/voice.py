@@ -76,6 +76,7 @@ class Voice(AIService):
     def _begin(self, turn: int) -> None:
         self._turn = turn
         self._started = False
+        self._mid_sentence = False
         self._clauses = ClauseSplitter(self._lang)
         self._speaker = Speaker(self._lang)
 
@@ -102,10 +103,14 @@ class Voice(AIService):
     async def _synthesize(self, clause: Clause, spoken: str) -> VoiceAudioFrame:
         loop = asyncio.get_running_loop()
         speech = await loop.run_in_executor(self._voice.pool, self._voice.synthesize, spoken)
-        # The silence that a voice begins with separates clauses; before the first it only delays.
-        skip = 0 if self._started else leading_silence(speech.samples, self._voice.rate_hz)
-        samples = resample(speech.samples[skip:], self._voice.rate_hz, self._rate_hz)
-        ratio = self._rate_hz / self._voice.rate_hz
+        # The silence at a voice's ends separates clauses. Before the first it only delays, and
+        # where a sentence is cut without a mark it is no pause.
+        rate_hz, said = self._voice.rate_hz, speech.samples
+        skip = leading_silence(said, rate_hz) if not self._started or self._mid_sentence else 0
+        self._mid_sentence = clause.text.rstrip()[-1:].isalnum()
+        trail = leading_silence(said[::-1], rate_hz) if self._mid_sentence else 0
+        samples = resample(said[skip : len(said) - trail], rate_hz, self._rate_hz)
+        ratio = self._rate_hz / rate_hz
         # What is spoken may have other words than what is written ("$5" is "five dollars"); their
         # time is shared out over the written ones.
         words = spread(clause.text, [word.end_sample - skip for word in speech.words])

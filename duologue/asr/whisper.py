@@ -15,6 +15,7 @@ from duologue.audio.whisper_mel import HOP, RATE_HZ, log_mel
 from duologue.errors import ModelError
 
 MIN_WINDOW_S = 15.0
+HASTY_WINDOW_S = 8.0
 MARGIN_S = 4.0
 MAX_SPEECH_S = 26.0
 TOKENS_PER_S = 7
@@ -82,9 +83,14 @@ class Whisper:
             raise ModelError(f"{folder}/tokenizer.json: has no {name}; is the language right?")
         return token
 
-    def transcribe(self, samples: np.ndarray) -> Transcript:
-        """Transcribe float32 [n] at 16 kHz; audio over 26 s is cut at its quietest places."""
-        parts = [self._window(piece) for piece in pieces(samples)]
+    def transcribe(self, samples: np.ndarray, *, hasty: bool = False) -> Transcript:
+        """Transcribe float32 [n] at 16 kHz; audio over 26 s is cut at its quietest places.
+
+        Args:
+            samples: The audio.
+            hasty: Half the time and more errors, for a first look at speech that goes on.
+        """
+        parts = [self._window(piece, hasty) for piece in pieces(samples)]
         if not parts:
             return Transcript("", 0.0, 1.0)
         return Transcript(
@@ -93,16 +99,19 @@ class Whisper:
             max(part.no_speech for part in parts),
         )
 
-    def _window(self, samples: np.ndarray) -> Transcript:
+    def _window(self, samples: np.ndarray, hasty: bool) -> Transcript:
         import ctranslate2
 
         seconds = len(samples) / RATE_HZ
-        frames = round(max(MIN_WINDOW_S, seconds + MARGIN_S) * RATE_HZ / HOP)
+        window_s = max(HASTY_WINDOW_S if hasty else MIN_WINDOW_S, seconds + MARGIN_S)
+        frames = round(window_s * RATE_HZ / HOP)
         features = ctranslate2.StorageView.from_array(log_mel(samples, frames)[None])
         (result,) = self._model.generate(
             features,
             [self._prompt],
             beam_size=1,
+            # A short window tempts the model to repeat itself.
+            no_repeat_ngram_size=3 if hasty else 0,
             max_length=len(self._prompt) + SPARE_TOKENS + round(TOKENS_PER_S * seconds),
             return_scores=True,
             return_no_speech_prob=True,
