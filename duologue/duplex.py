@@ -176,7 +176,7 @@ def unsaid(text: str, bot_text: str) -> list[str]:
 def is_backchannel(words: list[str]) -> bool:
     """Whether these words only show attention."""
     rest = PHRASES.sub("", " ".join(words)).split()
-    return len(words) <= 5 and all(w in BACKCHANNELS or LAUGHTER.fullmatch(w) for w in rest)
+    return all(word in BACKCHANNELS or LAUGHTER.fullmatch(word) for word in rest)
 
 
 def takes_floor(heard: Heard, spoken_s: float) -> bool:
