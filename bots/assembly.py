@@ -163,7 +163,9 @@ def build_session(
         clock: Monotonic seconds.
     """
     context = LLMContext(messages=opening(config.lm))  # type: ignore[arg-type]
-    memory = Memory(context.messages)  # type: ignore[arg-type]
+    # About half of the model's window: four characters make a token.
+    max_chars = 2 * config.lm.context
+    memory = Memory(context.messages, max_chars=max_chars)  # type: ignore[arg-type]
 
     async def announce(text: str) -> None:
         await worker.queue_frame(TTSSpeakFrame(text))
