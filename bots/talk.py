@@ -19,7 +19,9 @@ from duologue.errors import EngineError, InputError
 MAX_INPUT_S = 120.0
 FRAME_SAMPLES = IN_RATE_HZ // 50
 TRAILING_S = 2.0
-ANSWER_TIMEOUT_S = 30.0
+FEED_TIMEOUT_S = 120.0
+ANSWER_TIMEOUT_S = 60.0
+SILENCE_TIMEOUT_S = 8.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +69,17 @@ async def talk(source: Path, target: Path, config: BotConfig) -> Talk:
         update={"turn": TurnConfig(end="speech-timeout", silence_s=0.6, speculate=False)}
     )
     models = await load_models(config)
-    recorder, events, done = Recorder(), [], asyncio.Event()
+    recorder, events = Recorder(), []
+    heard, done = asyncio.Event(), asyncio.Event()
 
     def note(event: dict[str, Any]) -> None:
         events.append(event)
-        if event["type"] in ("bot_end", "error"):
+        # An answer that only calls a tool is followed by the one that tells its result.
+        over = event["type"] == "bot_end" and not session.memory.expects_more
+        if over or event["type"] == "error":
             done.set()
+        if event["type"] in ("user", "error"):
+            heard.set()
 
     session = build_session(
         models, config, inputs=[], outputs=[recorder], send=note, real_time=False
@@ -81,10 +88,15 @@ async def talk(source: Path, target: Path, config: BotConfig) -> Talk:
     await runner.add_workers(session.worker)
     running = asyncio.create_task(runner.run(auto_end=True))
     try:
-        await _feed(session.worker, recorder, samples)
+        async with asyncio.timeout(FEED_TIMEOUT_S):
+            await _feed(session.worker, recorder, samples)
+        async with asyncio.timeout(SILENCE_TIMEOUT_S):
+            await heard.wait()
         async with asyncio.timeout(ANSWER_TIMEOUT_S):
             await done.wait()
     except TimeoutError:
+        if any(event["type"] == "user" for event in events):
+            raise EngineError(f"no whole answer within {ANSWER_TIMEOUT_S:g} s") from None
         raise InputError(f"{source}: found no speech that could be understood") from None
     finally:
         await session.worker.cancel()

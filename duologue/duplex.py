@@ -131,6 +131,7 @@ class BargeIn:
         spoken_s = (now_s if self._ended_s is None else self._ended_s) - self._onset_s
         if takes_floor(heard, spoken_s) and not self._is_echo(now_s, heard, bot_text):
             self.committed = True
+            self.echo = False
             return Decision.COMMIT
         return self._resume() if heard.final else Decision.NONE
 
@@ -152,8 +153,8 @@ class BargeIn:
         """
         fresh = unsaid(heard.text, bot_text)
         if self.echo:
-            few = len(fresh) < (2 if heard.final else 3) and INTERRUPTERS.isdisjoint(fresh)
-            return few or heard.confidence < UNFINISHED_SURE
+            few = len(fresh) < (2 if heard.final else 3)
+            return INTERRUPTERS.isdisjoint(fresh) and (few or heard.confidence < UNFINISHED_SURE)
         if len(fresh) * 3 > len(tokens(heard.text)):
             return False
         until_s = now_s if self._ended_s is None else self._ended_s

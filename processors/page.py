@@ -21,6 +21,7 @@ from pipecat.frames.frames import (
 )
 from pipecat.observers.base_observer import BaseObserver, FramePushed
 
+from duologue.tools import CallState
 from processors.frames import (
     AnswerDoneFrame,
     AnswerTextFrame,
@@ -75,7 +76,7 @@ class PageEvents(BaseObserver):
             self._on_audio_out()
 
     def _event(self, kind: str, **fields: Any) -> None:
-        self._send({"type": kind, "turn": self._turn, **fields})
+        self._send({"type": kind, "turn": self._turn} | fields)
 
     def _user(self, text: str, *, final: bool = False) -> None:
         # The user's words belong to the answer that they will get.
@@ -164,13 +165,16 @@ class PageEvents(BaseObserver):
     def _on_particle(self, frame: ParticleFrame) -> None:
         if frame.particle is not None:
             name, text = frame.particle.name, frame.particle.source
-            self._event("particle", name=name, text=text, rendered=frame.rendered)
+            self._event("particle", turn=frame.turn, name=name, text=text, rendered=frame.rendered)
 
     def _on_tool(self, frame: ToolStateFrame) -> None:
         if (call := frame.call) is None:
             return
+        if call.state is CallState.RUNNING and self._state == "thinking":
+            self._set_state("tool")
         self._event(
             "tool",
+            turn=frame.turn,
             call_id=call.call_id,
             name=call.name,
             arguments=call.arguments,

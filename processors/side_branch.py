@@ -1,5 +1,6 @@
 """Takes particles, thoughts and tool calls off the voice path; no audio ever enters here."""
 
+import asyncio
 import json
 from collections import deque
 from dataclasses import replace
@@ -23,6 +24,9 @@ from duologue.tools import Call, CallLedger, CallState, ToolRegistry
 from processors.frames import AnswerTextFrame, ParticleFrame, ToolCallFrame, ToolStateFrame
 
 MAX_ANNOUNCEMENTS = 8
+MAX_TOOL_ROUNDS = 4
+MAX_RESULT_CHARS = 2000
+OWED_S = 0.3
 
 
 class SideBranch(FrameProcessor):
@@ -46,6 +50,8 @@ class SideBranch(FrameProcessor):
         self._scanner = Scanner()
         self._turn = 0
         self._user_turn = False
+        self._owed = False
+        self._rounds = 0
         # Oldest first; beyond the bound the oldest is dropped.
         self._announcements: deque[str] = deque(maxlen=MAX_ANNOUNCEMENTS)
 
@@ -58,9 +64,11 @@ class SideBranch(FrameProcessor):
             case LLMTextFrame():
                 await self._forward(self._scanner.feed(frame.text))
             case ToolCallFrame(call=call) if call is not None:
-                self._memory.add_call(self._turn, call.call_id, call.name, call.arguments)
-                self._call_turns[call.call_id] = self._turn
-                await self._ledger.request(call.call_id, call.name, call.arguments)
+                # Servers use the same ids again in later answers.
+                call_id = f"{self._turn}_{call.call_id}"
+                self._memory.add_call(self._turn, call_id, call.name, call.arguments)
+                self._call_turns[call_id] = self._turn
+                await self._ledger.request(call_id, call.name, call.arguments)
             case LLMFullResponseEndFrame():
                 await self._forward(self._scanner.flush())
                 await self.push_frame(frame, direction)
@@ -77,6 +85,7 @@ class SideBranch(FrameProcessor):
 
     async def _begin(self) -> None:
         self._turn = self._memory.begin()
+        self._owed = False
         self._scanner = Scanner()
         start = LLMFullResponseStartFrame()
         start.metadata["turn"] = self._turn
@@ -107,6 +116,9 @@ class SideBranch(FrameProcessor):
             self._user_turn = True
         elif isinstance(frame, UserStoppedSpeakingFrame):
             self._user_turn = False
+            self._rounds = 0
+            if self._owed:
+                self.create_task(self._ask_if_owed(), "owed")
             while self._announcements:
                 await self._announce(self._announcements.popleft())
 
@@ -126,10 +138,37 @@ class SideBranch(FrameProcessor):
         if not call.state.settled:
             return
         del self._call_turns[call.call_id]
-        result = call.result
-        content = {"data": result.data, "say": result.say} if result else {}
-        self._memory.add_result(call.call_id, json.dumps(content, default=str))
-        # A user who has begun a turn gets one answer to that turn, with the result in its context.
-        waits_for_more = turn in self._call_turns.values()
-        if call.state is not CallState.CANCELLED and not waits_for_more and not self._user_turn:
+        self._memory.add_result(call.call_id, told(call))
+        if call.state is CallState.CANCELLED or turn in self._call_turns.values():
+            return
+        if self._user_turn:
+            # What the user says now is answered with the result in its context.
+            self._owed = True
+        else:
+            await self._ask_again()
+
+    async def _ask_if_owed(self) -> None:
+        """The turn may have been a cough, which nobody answers."""
+        await asyncio.sleep(OWED_S)
+        if self._owed and not self._user_turn:
+            await self._ask_again()
+
+    async def _ask_again(self) -> None:
+        """Let the LM tell the results; one that only ever calls tools is stopped."""
+        self._owed = False
+        self._rounds += 1
+        if self._rounds <= MAX_TOOL_ROUNDS:
             await self.push_frame(LLMRunFrame(), FrameDirection.UPSTREAM)
+        else:
+            await self._announce("Sorry, I could not find that out.")
+
+
+def told(call: Call) -> str:
+    """A settled call's result as the LM is told: JSON with `say` and `data`, of bounded length."""
+    if call.result is None:
+        return "{}"
+    data = call.result.data
+    text = json.dumps(data, default=str, ensure_ascii=False)
+    if len(text) > MAX_RESULT_CHARS:
+        data = text[:MAX_RESULT_CHARS] + " ... (cut)"
+    return json.dumps({"say": call.result.say, "data": data}, default=str, ensure_ascii=False)

@@ -29,11 +29,14 @@ from duologue.errors import EngineError
 from processors.frames import FloorFrame
 
 FIRST_LOOK_S = 0.25
+"""With less speech than this beyond the VAD's start, a look is guesswork."""
 PAUSE_S = 0.08
+"""Longer than the closure of a stop consonant, shorter than the VAD's silence."""
 QUIET = 0.05
+"""26 dB below the stretch's loudest frame."""
 
 
-class Heard(Protocol):
+class Recognised(Protocol):
     """What a recogniser understood."""
 
     @property
@@ -100,13 +103,14 @@ class SegmentASR(SegmentedSTTService):
         self._floor = False
         self._interims: asyncio.Task[None] | None = None
         self._pause = Pause()
-        self._early: asyncio.Task[Heard] | None = None
+        self._early: asyncio.Future[Recognised] | None = None
+        self._early_for: dict[bytes, asyncio.Future[Recognised]] = {}
 
     @abstractmethod
-    def recognize(self, audio: bytes) -> Heard:
+    def recognize(self, audio: bytes) -> Recognised:
         """Recognise one whole stretch of speech (16-bit mono PCM); runs in the pool."""
 
-    def glimpse(self, audio: bytes, *, fresh: bool) -> Heard:
+    def glimpse(self, audio: bytes, *, fresh: bool) -> Recognised:
         """Recognise what there is of an unfinished stretch; runs in the pool.
 
         Args:
@@ -141,6 +145,7 @@ class SegmentASR(SegmentedSTTService):
         await super().process_audio_frame(frame, direction)
         self._follow_pauses(frame)
         if len(self._audio_buffer) > self._max_speech_s * self.sample_rate * 2:
+            self._drop_early()
             await self._segment_queue.put(bytes(self._audio_buffer))
             self._audio_buffer.clear()
 
@@ -151,7 +156,7 @@ class SegmentASR(SegmentedSTTService):
         that the sound was no speech.
         """
         await self.start_processing_metrics()
-        early, self._early = self._early, None
+        early = self._early_for.pop(audio, None)
         heard = await (early or self._in_pool(self.recognize, audio))
         await self.stop_processing_metrics()
         text = heard.text if heard.credible else ""
@@ -163,7 +168,7 @@ class SegmentASR(SegmentedSTTService):
     async def cleanup(self):
         """Stop looking at unfinished speech."""
         await self._stop_interims()
-        await self._drop_early()
+        self._drop_early()
         await super().cleanup()
 
     def _follow_pauses(self, frame: InputAudioRawFrame) -> None:
@@ -175,19 +180,24 @@ class SegmentASR(SegmentedSTTService):
             return
         match self._pause.follow(frame.audio, frame.sample_rate):
             case True if self._early is None:
-                recognition = self._in_pool(self.recognize, bytes(self._audio_buffer))
-                self._early = self.create_task(recognition, "early")
+                self._early = self._in_pool(self.recognize, bytes(self._audio_buffer))
             case False:
-                self._early = None
+                self._drop_early()
 
-    async def _drop_early(self) -> None:
+    async def _handle_user_stopped_speaking(self, frame: VADUserStoppedSpeakingFrame):
+        if self._early is not None:
+            self._early_for[bytes(self._audio_buffer)] = self._early
+            self._early = None
+        await super()._handle_user_stopped_speaking(frame)
+
+    def _drop_early(self) -> None:
+        """What has not begun never does; what runs is not looked at."""
         early, self._early = self._early, None
         if early is not None:
-            await self.cancel_task(early)
+            early.cancel()
 
     async def _look(self) -> None:
         seen = 0
-        # With less speech than this, a look is guesswork.
         await asyncio.sleep(FIRST_LOOK_S)
         while True:
             wanted = self._floor or self._live_every_s
@@ -208,8 +218,14 @@ class SegmentASR(SegmentedSTTService):
                     await self.push_frame(frame)
             await asyncio.sleep(self._barge_in_every_s if self._floor else self._live_every_s or 1)
 
-    async def _in_pool(self, recognize: Callable[[bytes], Heard], audio: bytes) -> Heard:
-        return await asyncio.get_running_loop().run_in_executor(self._pool, recognize, audio)
+    def _in_pool(
+        self, recognize: Callable[[bytes], Recognised], audio: bytes
+    ) -> asyncio.Future[Recognised]:
+        loop = asyncio.get_running_loop()
+        future = loop.run_in_executor(self._pool, recognize, audio)
+        # Nobody may be left to look at the failure of an attempt that was dropped.
+        future.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return future
 
     async def _stop_interims(self) -> None:
         if self._interims is not None:

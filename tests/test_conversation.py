@@ -15,6 +15,7 @@ from duologue.config import BotConfig, LmConfig
 from duologue.duplex import tokens
 from duologue.lm.engine import Finish, ToolCall
 from duologue.rehearsal import virtual
+from duologue.tools import ToolResult
 from tests.fakes import FakeEngine, FakeVoice
 
 WORD_S = 0.2
@@ -319,7 +320,7 @@ def test_interruption_while_a_tool_runs_settles_it_and_never_reports_late(conver
         request = call.engine.requests[1].messages
         calls = [c["id"] for m in request for c in m.get("tool_calls", ())]
         results = [m["tool_call_id"] for m in request if m["role"] == "tool"]
-        assert calls == results == ["c1"]
+        assert calls == results == ["1_c1"]
 
     converse(
         scenario,
@@ -327,6 +328,42 @@ def test_interruption_while_a_tool_runs_settles_it_and_never_reports_late(conver
         ["I am Ada."],
         config=MODEL,
     )
+
+
+def test_a_model_that_only_calls_tools_is_stopped(converse, say):
+    async def scenario(call):
+        await call.say(say("Do you know how late it is?"))
+        await call.wait_for("bot_text", text="Sorry, I could not find that out.")
+        assert len(call.engine.requests) == 5
+
+    again = [ToolCall("same", "current_time", "{}"), Finish("tool_calls")]
+    converse(scenario, *[again] * 9, config=MODEL)
+
+
+def test_a_result_that_comes_during_a_cough_is_told(converse, say):
+    async def scenario(call):
+        gate = asyncio.Event()
+
+        @call.session.tools.tool(cancel_on_barge_in=False)
+        async def lookup() -> ToolResult:
+            """Take a while."""
+            await gate.wait()
+            return ToolResult("x" * 9000)
+
+        await call.say(say("Please look it up for me."))
+        await call.wait_for("tool", status="running")
+        turn = asyncio.create_task(call.say(say("Uh, never mind that, go on.")))
+        await call.wait_for("state", state="hearing")
+        gate.set()
+        await turn
+        await call.wait_for("bot_end", reason="done")
+        assert call.of("tool")[-1]["status"] == "result"
+        results = [m for m in call.engine.requests[-1].messages if m["role"] == "tool"]
+        assert len(results) == 1
+        assert 2000 < len(results[0]["content"]) < 2200
+        assert len(call.engine.requests) == 2
+
+    converse(scenario, [ToolCall("c1", "lookup", "{}")], ["Here it is."], config=MODEL)
 
 
 def test_two_calls_at_once_do_not_touch_each_other(whisper, say):
