@@ -44,6 +44,7 @@ from processors.page import PageEvents
 from processors.playout import Playout
 from processors.side_branch import SideBranch
 from processors.turns import (
+    PATIENCE_S,
     BargeInTurnStart,
     PatientStop,
     SilenceTurnStop,
@@ -141,9 +142,29 @@ class Session:
     tools: ToolRegistry = field(repr=False)
 
 
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """What hears one session's user; loading it takes a tenth of a second."""
+
+    vad: VADAnalyzer
+    turn_stop: PatientStop
+
+
+async def load_listening(config: BotConfig) -> Listening:
+    """Make a session's analyzers in a thread: other sessions' audio must not wait for them.
+
+    Raises:
+        EngineError: an engine of the set-up is not installed.
+    """
+    return await asyncio.to_thread(
+        lambda: Listening(vad=_vad(config.vad), turn_stop=_turn_stop(config.turn))
+    )
+
+
 def build_session(
     models: Models,
     config: BotConfig,
+    listening: Listening,
     *,
     inputs: list[FrameProcessor],
     outputs: list[FrameProcessor],
@@ -156,6 +177,7 @@ def build_session(
     Args:
         models: The shared models.
         config: The set-up.
+        listening: The session's own analyzers.
         inputs: What brings the user's audio.
         outputs: What takes the bot's audio.
         send: Takes the page's events.
@@ -194,7 +216,7 @@ def build_session(
         [
             *inputs,
             FunasrASR(models.asr) if isinstance(models.asr, Funasr) else WhisperASR(models.asr),
-            LLMUserAggregator(context, params=_user_params(config, memory, clock)),
+            LLMUserAggregator(context, params=_user_params(listening, memory, clock)),
             TextLM(lm, request),
             branch,
             Voice(models.voice, lang=config.lang),
@@ -218,17 +240,18 @@ def build_session(
 
 
 def _user_params(
-    config: BotConfig, memory: Memory, clock: Callable[[], float]
+    listening: Listening, memory: Memory, clock: Callable[[], float]
 ) -> LLMUserAggregatorParams:
     return LLMUserAggregatorParams(
-        vad_analyzer=_vad(config.vad),
+        vad_analyzer=listening.vad,
         user_turn_strategies=UserTurnStrategies(
             start=[BargeInTurnStart(lambda: memory.newest_text, clock=clock)],
-            stop=[_turn_stop(config.turn)],
+            stop=[listening.turn_stop],
         ),
         # A cough that interrupted nothing needs no answer.
         empty_user_turn=None,
-        user_turn_stop_timeout=6.0,
+        # The last resort for a turn that no strategy ends; patience comes first.
+        user_turn_stop_timeout=PATIENCE_S + 2.5,
     )
 
 

@@ -33,7 +33,10 @@ def room(config: str, flags: list[str], verbose: bool) -> None:
 
     url = f"http://{settings.room.host}:{settings.room.port}"
     Console(stderr=True).print(f"duologue room: [bold]{url}[/] (loading models; Ctrl-C ends it)")
-    serve(settings)
+    try:
+        asyncio.run(serve(settings))
+    except KeyboardInterrupt:
+        Console(stderr=True).print("The room is closed.")
 
 
 def talk(

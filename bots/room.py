@@ -2,12 +2,16 @@
 
 import asyncio
 import gc
-from contextlib import asynccontextmanager
+import socket
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import Body, FastAPI, HTTPException
-from fastapi.responses import FileResponse
+import uvicorn
+from fastapi import Body, FastAPI, HTTPException, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.middleware.trustedhost import TrustedHostMiddleware
+from fastapi.responses import FileResponse, JSONResponse
 from fastapi.staticfiles import StaticFiles
 from loguru import logger
 from pipecat.transports.base_transport import TransportParams
@@ -20,13 +24,24 @@ from pipecat.transports.smallwebrtc.request_handler import (
 )
 from pipecat.workers.runner import WorkerRunner
 from pydantic import Field
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from bots.assembly import IN_RATE_HZ, OUT_RATE_HZ, Models, build_session, load_models
+from bots.assembly import (
+    IN_RATE_HZ,
+    OUT_RATE_HZ,
+    Models,
+    build_session,
+    load_listening,
+    load_models,
+)
 from bots.webrtc import RoomTransport, hear_sooner
 from duologue.config import BotConfig, Section
+from duologue.errors import UsageError
 
 WEB = Path(__file__).with_name("web")
-CONNECT_TIMEOUT_S = 20.0
+CONNECT_TIMEOUT_S = 10.0
+PING_CHECK_S = 1.0
+MAX_BODY_BYTES = 128_000
 MAX_SDP_CHARS = 64_000
 
 
@@ -68,6 +83,7 @@ class Room:
         self._handler = SmallWebRTCRequestHandler(
             ice_servers=[IceServer(urls=url) for url in config.room.ice_servers] or None
         )
+        self._pending = 0
         self._sessions: dict[str, asyncio.Task[None]] = {}
         self._connections: dict[str, SmallWebRTCConnection] = {}
 
@@ -83,23 +99,28 @@ class Room:
             HTTPException: 503 when every place is taken, 400 when the offer is no SDP.
         """
         known = offer.pc_id in self._sessions
-        if not known and self.active >= self.config.room.capacity:
+        if not known and self.active + self._pending >= self.config.room.capacity:
             raise HTTPException(
                 503,
                 f"The room is full: {self.active} of {self.config.room.capacity} places are taken. "
                 "Please try again in a minute.",
             )
-        if offer.type != "offer" or "m=audio" not in offer.sdp:
+        wanted = ("m=audio", "a=fingerprint:", "a=ice-ufrag:", "opus/48000")
+        if offer.type != "offer" or not all(part in offer.sdp for part in wanted):
             raise HTTPException(
-                400, "Expected an SDP offer with an audio line; got something else."
+                400, "Expected an SDP offer with opus audio over DTLS, got something else."
             )
         request = SmallWebRTCRequest(
             offer.sdp, offer.type, offer.pc_id if known else None, offer.restart_pc
         )
+        self._pending += not known
         try:
             return await self._handler.handle_web_request(request, self._start)
         except Exception as error:
-            raise HTTPException(400, f"The offer cannot be answered: {error}") from error
+            logger.warning(f"an offer cannot be answered: {error}")
+            raise HTTPException(400, "The offer cannot be answered.") from error
+        finally:
+            self._pending -= not known
 
     async def trickle(self, patch: Candidates) -> None:
         """Add ICE candidates.
@@ -117,7 +138,7 @@ class Room:
         except HTTPException:
             raise
         except Exception as error:
-            raise HTTPException(400, f"A candidate cannot be read: {error}") from error
+            raise HTTPException(400, "A candidate cannot be read.") from error
 
     async def close(self) -> None:
         """End every session."""
@@ -140,6 +161,32 @@ class Room:
         self._connections.pop(pc_id, None)
 
     async def _run(self, connection: SmallWebRTCConnection) -> None:
+        connected, gone = asyncio.Event(), asyncio.Event()
+
+        async def leave(*_: Any) -> None:
+            gone.set()
+
+        # The caller may leave while the session is still being built.
+        connection.add_event_handler("closed", leave)
+        connection.add_event_handler("failed", leave)
+        # A peer that never connects fires no event at all (pipecat-ai/pipecat#3140).
+        deadline = asyncio.get_running_loop().call_later(
+            CONNECT_TIMEOUT_S, lambda: connected.is_set() or gone.set()
+        )
+        try:
+            await self._converse(connection, connected, gone)
+        except Exception:
+            logger.exception(f"session {connection.pc_id} failed")
+            _say_goodbye(connection, "The call could not be held. The server's log says why.")
+        finally:
+            deadline.cancel()
+            await connection.disconnect()
+            # A session is full of cycles that hold models' memory; do not wait for it to add up.
+            gc.collect()
+
+    async def _converse(
+        self, connection: SmallWebRTCConnection, connected: asyncio.Event, gone: asyncio.Event
+    ) -> None:
         params = TransportParams(
             audio_in_enabled=True,
             audio_in_sample_rate=IN_RATE_HZ,
@@ -152,67 +199,96 @@ class Room:
         session = build_session(
             self._models,
             self.config,
+            await load_listening(self.config),
             inputs=[transport.input()],
             outputs=[transport.output()],
-            send=connection.send_app_message,
+            send=lambda event: connection.send_app_message(public(event)),
         )
-        connected = asyncio.Event()
 
         async def on_connected(*_: Any) -> None:
             connected.set()
             connection.send_app_message({"type": "state", "turn": 0, "state": "listening"})
 
-        async def end(*_: Any) -> None:
-            await session.worker.cancel()
+        async def on_disconnected(*_: Any) -> None:
+            gone.set()
 
         async def on_idle(*_: Any) -> None:
             _say_goodbye(connection, "Nobody has spoken for a while.")
 
-        transport.add_event_handler("on_client_connected", on_connected)
-        transport.add_event_handler("on_client_disconnected", end)
-        session.worker.add_event_handler("on_idle_timeout", on_idle)
-        # A peer that never connects fires no transport event (pipecat-ai/pipecat#3140).
-        connection.add_event_handler("closed", end)
-        connection.add_event_handler("failed", end)
-        watchdog = asyncio.create_task(self._end_unless(connected, end))
-        runner = WorkerRunner(handle_sigint=False)
-        try:
-            await runner.add_workers(session.worker)
-            await runner.run(auto_end=True)
-        except Exception:
-            logger.exception(f"session {connection.pc_id} failed")
-        finally:
-            watchdog.cancel()
-            await connection.disconnect()
-            # A session is full of cycles that hold models' memory; do not wait for it to add up.
-            gc.collect()
+        async def end_when_gone() -> None:
+            # A page that vanishes says nothing, but its pings end.
+            while not gone.is_set() and (connection.is_connected() or not connected.is_set()):
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(gone.wait(), PING_CHECK_S)
+            await session.worker.cancel()
 
-    @staticmethod
-    async def _end_unless(connected: asyncio.Event, end: Any) -> None:
+        transport.add_event_handler("on_client_connected", on_connected)
+        transport.add_event_handler("on_client_disconnected", on_disconnected)
+        session.worker.add_event_handler("on_idle_timeout", on_idle)
+        runner = WorkerRunner(handle_sigint=False)
+        await runner.add_workers(session.worker)
+        watch = asyncio.create_task(end_when_gone())
         try:
-            async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                await connected.wait()
-        except TimeoutError:
-            await end()
+            await runner.run(auto_end=True)
+        finally:
+            watch.cancel()
 
 
 def _say_goodbye(connection: SmallWebRTCConnection, reason: str) -> None:
     connection.send_app_message({"type": "bye", "turn": 0, "reason": reason})
 
 
-def create_app(config: BotConfig) -> FastAPI:
-    """The room's web application; models are loaded when it starts."""
-    rooms: list[Room] = []
+def public(event: dict[str, Any]) -> dict[str, Any]:
+    """What a caller may see of an event: the addresses and folders in errors stay in the log."""
+    if event["type"] != "error":
+        return event
+    return event | {"message": "Something went wrong while answering. Please try again."}
+
+
+async def refuse(request: Request, error: Exception) -> JSONResponse:
+    """Say what is wrong with a body without sending it back."""
+    assert isinstance(error, RequestValidationError)
+    problems = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
+    return JSONResponse({"detail": "; ".join(problems)[:1000]}, 422)
+
+
+class BodyLimit:
+    """ASGI middleware: refuses bodies beyond MAX_BODY_BYTES while they arrive."""
+
+    def __init__(self, app: ASGIApp):
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Count what the application reads."""
+        read = 0
+
+        async def counted() -> Message:
+            nonlocal read
+            message = await receive()
+            read += len(message.get("body", b""))
+            if read > MAX_BODY_BYTES:
+                raise HTTPException(413, f"At most {MAX_BODY_BYTES} bytes are taken.")
+            return message
+
+        await self._app(scope, counted if scope["type"] == "http" else receive, send)
+
+
+def create_app(models: Models, config: BotConfig) -> FastAPI:
+    """The room's web application."""
+    room = Room(models, config)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI):
-        models = await load_models(config)
-        rooms.append(Room(models, config))
         yield
-        await rooms.pop().close()
-        await models.close()
+        await room.close()
 
     app = FastAPI(title="duologue room", lifespan=lifespan, docs_url=None, redoc_url=None)
+    # A page of another site must not reach a room on this machine under a name of its own.
+    names = ["localhost", "127.0.0.1", "[::1]", config.room.host]
+    anywhere = config.room.host in ("0.0.0.0", "::")
+    app.add_middleware(BodyLimit)
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=["*"] if anywhere else names)
+    app.add_exception_handler(RequestValidationError, refuse)
     app.mount("/web", StaticFiles(directory=WEB), name="web")
 
     @app.get("/")
@@ -222,33 +298,59 @@ def create_app(config: BotConfig) -> FastAPI:
     @app.get("/api/status")
     async def status() -> dict[str, Any]:
         return {
-            "ready": bool(rooms),
+            "ready": True,
             "capacity": config.room.capacity,
-            "active": rooms[0].active if rooms else 0,
+            "active": room.active,
             "ice_servers": config.room.ice_servers,
             "models": {"asr": config.asr.model, "lm": config.lm.model, "voice": config.voice.model},
         }
 
     @app.post("/api/offer")
     async def offer(body: Annotated[Offer, Body()]) -> dict[str, str] | None:
-        return await rooms[0].offer(body)
+        return await room.offer(body)
 
     @app.patch("/api/offer")
     async def trickle(body: Annotated[Candidates, Body()]) -> dict[str, str]:
-        await rooms[0].trickle(body)
+        await room.trickle(body)
         return {"status": "ok"}
 
     return app
 
 
-def serve(config: BotConfig) -> None:
-    """Run the room until it is stopped."""
-    import uvicorn
+async def serve(config: BotConfig) -> None:
+    """Load the models, then run the room until it is stopped.
 
-    uvicorn.run(
-        create_app(config),
-        host=config.room.host,
-        port=config.room.port,
-        log_level="warning",
-        timeout_graceful_shutdown=2,
+    Raises:
+        EngineError: a model or an engine of the set-up is missing.
+        UsageError: the address cannot be listened on.
+    """
+    sock = listen(config.room.host, config.room.port)
+    await load_listening(config)
+    models = await load_models(config)
+    server = uvicorn.Server(
+        uvicorn.Config(create_app(models, config), log_level="warning", timeout_graceful_shutdown=2)
     )
+    try:
+        await server.serve([sock])
+    finally:
+        await models.close()
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket, before the models are loaded for nothing.
+
+    Raises:
+        UsageError: the address is taken or not ours.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((host, port))
+    except OSError as error:
+        sock.close()
+        raise UsageError(
+            f"{host}:{port} cannot be listened on ({error.strerror}); "
+            "choose another with --host and --port"
+        ) from error
+    return sock

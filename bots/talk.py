@@ -11,7 +11,7 @@ from pipecat.pipeline.worker import PipelineWorker
 from pipecat.processors.frame_processor import FrameDirection, FrameProcessor
 from pipecat.workers.runner import WorkerRunner
 
-from bots.assembly import IN_RATE_HZ, OUT_RATE_HZ, build_session, load_models
+from bots.assembly import IN_RATE_HZ, OUT_RATE_HZ, build_session, load_listening, load_models
 from duologue.audio.pcm import from_int16_bytes, read_audio, to_int16_bytes, write_wav
 from duologue.config import BotConfig, TurnConfig
 from duologue.errors import EngineError, InputError
@@ -82,7 +82,13 @@ async def talk(source: Path, target: Path, config: BotConfig) -> Talk:
             heard.set()
 
     session = build_session(
-        models, config, inputs=[], outputs=[recorder], send=note, real_time=False
+        models,
+        config,
+        await load_listening(config),
+        inputs=[],
+        outputs=[recorder],
+        send=note,
+        real_time=False,
     )
     runner = WorkerRunner(handle_sigint=False)
     await runner.add_workers(session.worker)

@@ -14,7 +14,7 @@ from pipecat.frames.frames import Frame, InputAudioRawFrame, TTSAudioRawFrame
 from pipecat.processors.frame_processor import FrameDirection, FrameProcessor
 from pipecat.workers.runner import WorkerRunner
 
-from bots.assembly import IN_RATE_HZ, OUT_RATE_HZ, Models, Session, build_session
+from bots.assembly import IN_RATE_HZ, OUT_RATE_HZ, Models, Session, build_session, load_listening
 from duologue.audio.pcm import from_int16_bytes, resample, to_int16_bytes
 from duologue.config import BotConfig
 from duologue.errors import EngineError
@@ -140,7 +140,10 @@ async def virtual_call(models: Models, config: BotConfig) -> AsyncIterator[Virtu
         call.news.set()
 
     ear = Ear()
-    session = build_session(models, config, inputs=[], outputs=[ear], send=note, clock=loop.time)
+    listening = await load_listening(config)
+    session = build_session(
+        models, config, listening, inputs=[], outputs=[ear], send=note, clock=loop.time
+    )
     call = VirtualCall(session, ear, events)
     runner = WorkerRunner(handle_sigint=False)
     await runner.add_workers(session.worker)

@@ -87,6 +87,10 @@ class FakeRoom:
             self.note(entry["candidate"])
 
     async def say(self, body: dict[str, list[Any]]) -> None:
+        # The page may call itself connected before its channel has arrived here.
+        async with asyncio.timeout(10):
+            while not any(c.readyState == "open" for c in self.channels):  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
         for channel in self.channels:
             for message in body["messages"] if channel.readyState == "open" else []:
                 channel.send(message if isinstance(message, str) else json.dumps(message))

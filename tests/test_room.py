@@ -20,22 +20,14 @@ CONFIG = BotConfig(room=RoomConfig(capacity=2))
 
 
 @pytest.fixture
-def open_room(monkeypatch, whisper):
+def open_room(whisper):
     @asynccontextmanager
     async def opened(config: BotConfig = CONFIG):
-        async def load(_):
-            return Models(whisper, FakeEngine(), FakeVoice())
-
-        async def keep(_):
-            """The recogniser is shared by all tests."""
-
-        monkeypatch.setattr(room_module, "load_models", load)
-        monkeypatch.setattr(Models, "close", keep)
-        app = room_module.create_app(config)
+        app = room_module.create_app(Models(whisper, FakeEngine(), FakeVoice()), config)
         async with (
             app.router.lifespan_context(app),
             httpx.AsyncClient(
-                transport=httpx.ASGITransport(app=app), base_url="http://room"
+                transport=httpx.ASGITransport(app=app), base_url="http://127.0.0.1"
             ) as client,
         ):
             yield client
@@ -117,11 +109,19 @@ async def test_the_page_and_the_status(open_room):
         ({"type": "offer"}, 422),
         ({"sdp": "x", "type": "offer", "extra": 1}, 422),
         ([1, 2], 422),
+        ('{"sdp": NaN, "type": "offer"}', 422),
+        ('{"sdp": "\\ud800m=audio", "type": "offer"}', 422),
+        (b"\xff\xfe", 422),
+        ("x" * 1_000_000, 413),
     ],
+    ids=range(10),
 )
 async def test_bad_offers_are_refused_and_hold_no_place(open_room, body, code):
     async with open_room() as client:
-        assert (await client.post("/api/offer", json=body)).status_code == code
+        content = {"content": body} if isinstance(body, str | bytes) else {"json": body}
+        answer = await client.post("/api/offer", **content)
+        assert answer.status_code in (code, 400 if code == 422 else code)
+        assert len(answer.content) < 2000
         assert await active(client) == 0
 
 
@@ -146,11 +146,31 @@ async def test_a_full_room_says_so_and_has_room_again_after_a_hang_up(open_room,
         refused = await third.offer(client)
         assert refused.status_code == 503
         assert "full" in refused.json()["detail"]
+        for caller in (first, second):
+            await caller.next("state")
         await first.pc.close()
         await until_active(client, 1)
         assert (await browser().offer(client)).status_code == 200
         for caller in (second, third):
             await caller.pc.close()
+
+
+async def test_a_name_that_is_not_ours_is_refused(open_room):
+    async with open_room() as client:
+        page = await client.get("/", headers={"host": "evil.example"})
+        assert page.status_code == 400
+
+
+async def test_two_offers_at_once_do_not_share_the_last_place(open_room, browser):
+    async with open_room() as client:
+        answers = await asyncio.gather(*(browser().offer(client) for _ in range(4)))
+        assert sorted(answer.status_code for answer in answers) == [200, 200, 503, 503]
+
+
+def test_errors_tell_the_caller_nothing_of_the_machine():
+    event = {"type": "error", "turn": 1, "message": "/secret: no such file", "fatal": False}
+    assert "secret" not in str(room_module.public(event))
+    assert room_module.public({"type": "bye"}) == {"type": "bye"}
 
 
 async def test_messages_from_before_the_channel_opened_arrive_in_order(open_room, browser):
@@ -182,6 +202,15 @@ async def test_a_peer_that_never_connects_gives_its_place_back(open_room, monkey
         assert await active(client) == 1
         await until_active(client, 0)
         await caller.pc.close()
+
+
+async def test_a_page_that_vanishes_gives_its_place_back(open_room, browser):
+    async with open_room() as client:
+        caller = browser()
+        await caller.call(client)
+        await caller.next("state")
+        caller.channel.send("ping: 1")
+        await until_active(client, 0)
 
 
 async def test_closing_the_room_says_goodbye(open_room, browser):
