@@ -217,7 +217,7 @@ def build_session(
             *inputs,
             FunasrASR(models.asr) if isinstance(models.asr, Funasr) else WhisperASR(models.asr),
             LLMUserAggregator(context, params=_user_params(listening, memory, clock)),
-            TextLM(lm, request),
+            TextLM(lm, request, memory.trim),
             branch,
             Voice(models.voice, lang=config.lang),
             Playout(memory, real_time=real_time, clock=clock),

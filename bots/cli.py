@@ -16,7 +16,7 @@ CONFIGS = Path(__file__).with_name("configs")
 def config_path(name: str) -> Path:
     """A set-up of ours by name, or any file by path."""
     path = Path(name)
-    return path if path.suffix in (".yaml", ".yml") else CONFIGS / f"{name}.yaml"
+    return path if len(path.parts) > 1 or path.suffix else CONFIGS / f"{name}.yaml"
 
 
 def quiet(verbose: bool) -> None:

@@ -12,7 +12,7 @@ from pipecat.processors.frame_processor import FrameDirection, FrameProcessor
 from pipecat.workers.runner import WorkerRunner
 
 from bots.assembly import IN_RATE_HZ, OUT_RATE_HZ, build_session, load_listening, load_models
-from duologue.audio.pcm import from_int16_bytes, read_audio, to_int16_bytes, write_wav
+from duologue.audio.pcm import check_target, from_int16_bytes, read_audio, to_int16_bytes, write_wav
 from duologue.config import BotConfig, TurnConfig
 from duologue.errors import EngineError, InputError
 
@@ -63,6 +63,7 @@ async def talk(source: Path, target: Path, config: BotConfig) -> Talk:
         InputError: no usable audio, or no speech in it.
         EngineError: a model failed.
     """
+    check_target(target)
     samples = read_audio(source, rate_hz=IN_RATE_HZ, max_s=MAX_INPUT_S)
     # The whole file is one turn: it is fed faster than any pause in it can end the turn.
     config = config.model_copy(

@@ -13,6 +13,7 @@ from duologue.errors import InputError
 from duologue.tools import ToolRegistry, ToolResult
 
 MAX_TIMERS = 16
+MAX_NUMBER = 10_000
 SECONDS = {"second": 1, "minute": 60, "hour": 3600}
 NUMBERS = {num2words(n).replace("-", " "): n for n in range(1, 121)} | {"a": 1, "an": 1}
 
@@ -98,13 +99,13 @@ def zone_of(place: str) -> ZoneInfo:
 
 
 def number_of(text: str) -> int:
-    """A whole number from 1 on, in digits or English words.
+    """A whole number from 1 to MAX_NUMBER, in digits or English words.
 
     Raises:
         InputError: neither.
     """
     words = text.replace("-", " ").strip().lower()
-    number = int(words) if words.isdecimal() else NUMBERS.get(words, 0)
-    if number < 1:
-        raise InputError(f"{text!r} is not a number from 1 on")
+    number = int(words[:9]) if words.isdecimal() else NUMBERS.get(words, 0)
+    if not 1 <= number <= MAX_NUMBER:
+        raise InputError(f"{text!r} is not a number from 1 to {MAX_NUMBER}")
     return number

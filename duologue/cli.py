@@ -109,13 +109,14 @@ def speak(
     as_json: AsJson = False,
 ) -> None:
     """Say a text."""
-    from duologue.audio.pcm import write_wav
+    from duologue.audio.pcm import check_target, write_wav
     from duologue.models import ensure
     from duologue.tts.offline import speak as say
     from duologue.tts.piper import PiperVoice
 
     if lang not in ("en", "zh"):
         raise UsageError(f"--lang {lang}: expected en or zh")
+    check_target(output)
     engine = PiperVoice(ensure(voice))
     try:
         started = time.perf_counter()

@@ -126,11 +126,11 @@ def load_config(
     """
     try:
         data = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except OSError as error:
+    except (OSError, UnicodeDecodeError) as error:
         known = ", ".join(sorted(file.name for file in path.parent.glob("*.yaml")))
         raise ConfigError(f"{path}: cannot be read; in its folder there are: {known}") from error
     except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: is not YAML: {error}") from error
+        raise ConfigError(f"{path}: is not YAML: {_one_line(error)}") from error
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: expected sections such as `asr:`, found {type(data).__name__}")
     for source, key, value in [*_from_environ(environ), *_from_flags(flags)]:
@@ -159,12 +159,18 @@ def _put(data: dict[str, Any], keys: list[str], value: str, source: str) -> None
     try:
         parsed = yaml.safe_load(value)
     except yaml.YAMLError as error:
-        raise ConfigError(f"{source}: the value is not YAML: {error}") from error
+        raise ConfigError(f"{source}: the value is not YAML: {_one_line(error)}") from error
     for key in keys[:-1]:
-        data = data.setdefault(key, {})
+        if data.get(key) is None:
+            data[key] = {}
+        data = data[key]
         if not isinstance(data, dict):
             raise ConfigError(f"{source}: {key} is not a section")
     data[keys[-1]] = parsed
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
 
 
 def _explain(error: Any) -> str:

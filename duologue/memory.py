@@ -21,8 +21,8 @@ class Memory:
     Args:
         messages: The live list, to which the user's messages are also appended. It is changed in
             place and never replaced; what it holds now (prompt, example turns) stays for ever.
-        max_chars: Size at which the older half is dropped; large steps keep the LM's prefix cache
-            useful in between.
+        max_chars: Size at which `trim` drops the older half; large steps keep the LM's prefix
+            cache useful in between.
     """
 
     def __init__(self, messages: list[Message], *, max_chars: int = 4000):
@@ -41,8 +41,6 @@ class Memory:
 
     def begin(self) -> int:
         """Number a new answer; an older one may still be on its way to the ear."""
-        if sum(_size(m) for m in self._messages[self._fixed :]) > self._max_chars:
-            self._drop_older_half()
         self._turn += 1
         self._expects_more = False
         return self._turn
@@ -54,6 +52,10 @@ class Memory:
     def text(self, turn: int) -> str:
         """The text of answer `turn` so far; "" once it is closed or cut."""
         return self._open[turn].message["content"] if turn in self._open else ""
+
+    def unheard(self, turn: int) -> bool:
+        """Whether answer `turn` is still on its way and nothing of it has been heard."""
+        return turn in self._open and self._open[turn].heard == 0
 
     @property
     def newest_text(self) -> str:
@@ -118,13 +120,21 @@ class Memory:
             self._messages.append(self._newest)
         return self._open[turn]
 
-    def _drop_older_half(self) -> None:
+    def trim(self) -> None:
+        """Drop the older half of a past that has grown too long; before an inference.
+
+        What is being answered stays: the newest user message and all behind it.
+        """
         past = self._messages[self._fixed :]
-        half = sum(_size(m) for m in past) / 2
+        if sum(map(_size, past)) <= self._max_chars:
+            return
+        users = [index for index, message in enumerate(past) if message["role"] == "user"]
         dropped = 0
-        while past and (dropped < half or past[0]["role"] != "user"):
-            dropped += _size(past.pop(0))
-        self._messages[self._fixed :] = past
+        for index in users:
+            dropped = index
+            if sum(map(_size, past[index:])) <= self._max_chars / 2:
+                break
+        self._messages[self._fixed :] = past[dropped:]
 
 
 def merge_turns(messages: list[Message]) -> list[Message]:
@@ -144,5 +154,7 @@ def merge_turns(messages: list[Message]) -> list[Message]:
 
 
 def _size(message: Message) -> int:
-    calls = message.get("tool_calls", ())
-    return len(message.get("content") or "") + sum(len(str(call["function"])) for call in calls)
+    """Characters, as far as they make tokens: four Latin ones do, or one of most others."""
+    calls = "".join(str(call["function"]) for call in message.get("tool_calls", ()))
+    text = (message.get("content") or "") + calls
+    return sum(1 if char.isascii() else 4 for char in text)

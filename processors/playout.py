@@ -37,8 +37,11 @@ from processors.frames import (
 
 CHUNK_S = 0.02
 TICK_S = 0.001
+"""Closer than this is due: a timer is no finer, and rounding must not make it wait for ever."""
 REWIND_S = 0.4
+"""About a word and a half: the farthest that a resumed answer goes back for a pause."""
 MAX_QUEUED_S = 30.0
+"""Audio of an answer ahead of the ear; beyond it the voice waits."""
 
 
 @dataclass(slots=True)
@@ -93,7 +96,7 @@ class Playout(FrameProcessor):
         self._held = False
         self._due_s = 0.0
         self._turn = 0
-        self._chars = 0
+        self._underway: set[int] = set()
         self._marks: deque[_Mark] = deque()
         self._marked = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -114,6 +117,7 @@ class Playout(FrameProcessor):
             await self._enqueue(frame)
         else:
             if isinstance(frame, LLMFullResponseStartFrame):
+                self._underway.add(frame.metadata.get("turn", 0))
                 await self.push_frame(FloorFrame(taken=True), FrameDirection.UPSTREAM)
             self._queue.append(frame)
             self._changed.set()
@@ -160,6 +164,7 @@ class Playout(FrameProcessor):
         )
         self._queued_s = 0.0
         self._marks.clear()
+        self._underway.clear()
         self._set_held(False)
         for turn, chars in self._memory.cut().items():
             await self.push_frame(AnswerDoneFrame(turn=turn, chars=chars, interrupted=True))
@@ -252,7 +257,6 @@ class Playout(FrameProcessor):
                 continue
             self._marks.popleft()
             if mark.chars is not None:
-                self._chars = mark.chars
                 self._memory.heard(mark.turn, mark.chars)
                 await self.push_frame(HeardFrame(turn=mark.turn, chars=mark.chars))
             else:
@@ -262,7 +266,9 @@ class Playout(FrameProcessor):
         chars = len(self._memory.text(turn))
         self._memory.close(turn)
         await self.push_frame(AnswerDoneFrame(turn=turn, chars=chars))
-        if not self._queue and not self._marks and not self._memory.expects_more:
+        # A tool's answer may have begun, or be about to, without any sound yet.
+        self._underway.discard(turn)
+        if not self._underway and not self._memory.expects_more:
             await self.push_frame(FloorFrame(taken=False), FrameDirection.UPSTREAM)
 
 

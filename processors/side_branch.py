@@ -52,6 +52,7 @@ class SideBranch(FrameProcessor):
         self._user_turn = False
         self._owed = False
         self._rounds = 0
+        self._announced = (0, "")
         # Oldest first; beyond the bound the oldest is dropped.
         self._announcements: deque[str] = deque(maxlen=MAX_ANNOUNCEMENTS)
 
@@ -111,6 +112,9 @@ class SideBranch(FrameProcessor):
     async def _watch(self, frame: Frame) -> None:
         if isinstance(frame, InterruptionFrame):
             self._scanner = Scanner()
+            turn, text = self._announced
+            if self._memory.unheard(turn):
+                self._announcements.append(text)
             await self._ledger.barge_in()
         elif isinstance(frame, UserStartedSpeakingFrame):
             self._user_turn = True
@@ -128,6 +132,7 @@ class SideBranch(FrameProcessor):
             self._announcements.append(text)
             return
         await self._begin()
+        self._announced = (self._turn, text)
         await self._push_text(text)
         await self.push_frame(LLMFullResponseEndFrame())
 

@@ -1,5 +1,6 @@
 """Any text LM engine as a pipecat LLM service."""
 
+from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import replace
 
@@ -25,9 +26,10 @@ class TextLM(LLMService):
     Args:
         engine: The model, shared by sessions.
         defaults: Sampling and tools of every request; its messages are replaced.
+        before: Called before each request is built.
     """
 
-    def __init__(self, engine: Engine, defaults: Request):
+    def __init__(self, engine: Engine, defaults: Request, before: Callable[[], None]):
         super().__init__(
             settings=LLMSettings(
                 model=type(engine).__name__,
@@ -45,6 +47,7 @@ class TextLM(LLMService):
         )
         self._engine = engine
         self._defaults = defaults
+        self._before = before
 
     def can_generate_metrics(self) -> bool:
         """Time to first token and processing time are reported."""
@@ -56,6 +59,7 @@ class TextLM(LLMService):
         if not isinstance(frame, LLMContextFrame):
             await self.push_frame(frame, direction)
             return
+        self._before()
         messages: list[Message] = list(frame.context.messages)  # type: ignore[arg-type]
         try:
             await self.push_frame(LLMFullResponseStartFrame())

@@ -64,10 +64,12 @@ class Voice(AIService):
         elif isinstance(frame, AnswerTextFrame):
             await self._speak(self._clauses.feed(frame.text))
         elif isinstance(frame, LLMFullResponseEndFrame):
-            await self._speak(self._clauses.flush())
-            if self._started:
-                await self.push_frame(TTSStoppedFrame())
-            await self.push_frame(frame, direction)
+            try:
+                await self._speak(self._clauses.flush())
+            finally:
+                if self._started:
+                    await self.push_frame(TTSStoppedFrame())
+                await self.push_frame(frame, direction)
         else:
             if isinstance(frame, InterruptionFrame):
                 self._begin(self._turn)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import Executor, Future
 
 import numpy as np
 
@@ -42,14 +43,27 @@ class FakeEngine:
         pass
 
 
+class DelayedPool(Executor):
+    """Runs work at once, and says so after a while on the running loop's clock."""
+
+    def __init__(self, delay_s: float):
+        self._delay_s = delay_s
+
+    def submit(self, fn, /, *args, **kwargs):
+        future: Future = Future()
+        loop = asyncio.get_running_loop()
+        loop.call_later(self._delay_s, lambda: future.set_result(fn(*args, **kwargs)))
+        return future
+
+
 class FakeVoice:
     """A voice whose every word takes `word_s` seconds of a constant level."""
 
     rate_hz = 24_000
-    pool = None
 
-    def __init__(self, word_s: float = 0.2):
+    def __init__(self, word_s: float = 0.2, delay_s: float = 0.0):
         self.word_s = word_s
+        self.pool = DelayedPool(delay_s) if delay_s else None
         self.said: list[str] = []
 
     def synthesize(self, text: str) -> Speech:

@@ -8,6 +8,7 @@ import json
 
 import numpy as np
 import pytest
+from pipecat.frames.frames import TTSSpeakFrame
 
 from bots.assembly import Models
 from bots.virtual_call import virtual_call
@@ -328,6 +329,40 @@ def test_interruption_while_a_tool_runs_settles_it_and_never_reports_late(conver
         ["I am Ada."],
         config=MODEL,
     )
+
+
+def test_a_backchannel_over_a_tools_answer_does_not_cut_it(converse, say):
+    """The call's own empty answer ends while the voice still works on the one that tells it."""
+
+    async def scenario(call):
+        await call.say(say("Do you know how late it is?"))
+        await call.wait_for("state", state="speaking")
+        await asyncio.sleep(1.0)
+        await call.say(say("Okay."))
+        await call.wait_for("bot_end", turn=2)
+        states = [e["state"] for e in call.of("state")]
+        assert "listening" not in states[:-1], states
+        assert [e["reason"] for e in call.of("bot_end")] == ["done", "done"]
+
+    call = [ToolCall("c1", "current_time", "{}"), Finish("tool_calls")]
+    converse(scenario, call, [COUNT], config=MODEL, voice=FakeVoice(WORD_S, delay_s=0.3))
+
+
+def test_an_announcement_that_nobody_heard_is_made_again(converse, say):
+    async def scenario(call):
+        await call.say(say("Please count to forty."))
+        await call.wait_for("state", state="speaking")
+        await call.session.worker.queue_frame(TTSSpeakFrame("Your timer is done."))
+        await asyncio.sleep(1.0)
+        await call.say(say("Stop. What is your name?"))
+        await call.wait_for("bot_end", reason="done", chars=len("Your timer is done."))
+        texts = [text for role, text in dialogue(call) if role == "assistant"]
+        assert texts[1:] in (
+            ["Your timer is done.", "I am Ada."],
+            ["I am Ada.", "Your timer is done."],
+        )
+
+    converse(scenario, [COUNT], ["I am Ada."])
 
 
 def test_a_model_that_only_calls_tools_is_stopped(converse, say):

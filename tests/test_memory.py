@@ -86,6 +86,7 @@ def test_size_stays_bounded_and_the_prompt_stays(lengths):
     memory, messages = fresh(max_chars=200)
     for length in lengths:
         messages.append({"role": "user", "content": "u" * length})
+        memory.trim()
         turn = memory.begin()
         memory.add(turn, "a" * length)
         memory.close(turn)
@@ -93,6 +94,22 @@ def test_size_stays_bounded_and_the_prompt_stays(lengths):
     assert messages[1]["content"] == "Count to twenty."
     assert sum(len(m["content"]) for m in messages[2:]) <= 200 + 4 * 60
     assert messages[2]["role"] in ("user", "assistant")
+
+
+@pytest.mark.parametrize("behind", [[], [{"role": "tool", "content": "r" * 900}]])
+def test_what_is_being_answered_is_never_dropped(behind):
+    memory, messages = fresh(max_chars=200)
+    newest = {"role": "user", "content": "u" * 900}
+    messages += [{"role": "user", "content": "old"}, newest, *behind]
+    memory.trim()
+    assert messages[2:] == [newest, *behind]
+
+
+def test_chinese_counts_as_many_tokens_as_it_has_characters():
+    memory, messages = fresh(max_chars=100)
+    messages += [{"role": "user", "content": "你好" * 10}, {"role": "user", "content": "好" * 10}]
+    memory.trim()
+    assert [len(m["content"]) for m in messages[2:]] == [10]
 
 
 @pytest.mark.parametrize("heard", range(0, 12))

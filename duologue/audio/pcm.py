@@ -65,6 +65,17 @@ def read_audio(path: Path, *, rate_hz: int = ASR_RATE_HZ, max_s: float | None = 
     return resample(mono, rate, rate_hz)
 
 
+def check_target(path: Path) -> None:
+    """Find out before the work that its result cannot be written.
+
+    Raises:
+        InputError: `path` is a folder, or lies in none.
+    """
+    if path.is_dir() or not path.parent.is_dir():
+        found = "a folder" if path.is_dir() else "no such folder"
+        raise InputError(f"{path}: found {found}, expected the name of a WAV to write")
+
+
 def write_wav(path: Path, samples: np.ndarray, rate_hz: int) -> None:
     """Write mono float32 [n] as a 16-bit WAV.
 

@@ -5,6 +5,7 @@ Minutes of conversation run in the time that their computation takes, and always
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -24,9 +25,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any):
         """As in any loop, but with the clock stopped until the thread has finished."""
-        self._in_threads += 1
         future = super().run_in_executor(executor, func, *args)
-        future.add_done_callback(self._thread_done)
+        if executor is None or isinstance(executor, ThreadPoolExecutor):
+            self._in_threads += 1
+            future.add_done_callback(self._thread_done)
         return future
 
     def _thread_done(self, _: Any) -> None:

@@ -56,7 +56,11 @@ def clauses(lib: ctypes.CDLL, voice: str, text: str) -> list[list[str]]:
 
 def main() -> None:
     """Answer requests until standard input closes."""
-    lib = load()
+    try:
+        lib = load()
+    except OSError as error:
+        print(json.dumps({"error": str(error)}), flush=True)
+        return
     print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:
         try:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from duologue.errors import EngineError
 
+ANSWER_S = 5.0
 WORKER = Path(__file__).with_name("espeak_worker.py")
 
 
@@ -27,11 +28,14 @@ class Phonemizer:
             EngineError: espeak-ng is missing, or cannot read this text.
         """
         with self._lock:
-            try:
-                answer = self._ask(text)
-            except (BrokenPipeError, json.JSONDecodeError):
-                self._stop()
-                answer = self._ask(text)
+            for attempt in (1, 2):
+                try:
+                    answer = self._ask(text)
+                    break
+                except (OSError, ValueError) as error:
+                    self._stop()
+                    if attempt == 2:
+                        raise EngineError(f"the phonemiser died twice over {text!r}") from error
         if "error" in answer:
             raise EngineError(f"espeak-ng cannot phonemise {text!r}: {answer['error']}")
         return [(ipa, mark) for ipa, mark in answer["clauses"]]
@@ -44,9 +48,15 @@ class Phonemizer:
     def _ask(self, text: str) -> dict:
         process = self._process or self._start()
         assert process.stdin and process.stdout
-        process.stdin.write(json.dumps({"voice": self._voice, "text": text}) + "\n")
-        process.stdin.flush()
-        return json.loads(process.stdout.readline())
+        # A helper that hangs would hold up every session.
+        watchdog = threading.Timer(ANSWER_S, process.kill)
+        watchdog.start()
+        try:
+            process.stdin.write(json.dumps({"voice": self._voice, "text": text}) + "\n")
+            process.stdin.flush()
+            return json.loads(process.stdout.readline())
+        finally:
+            watchdog.cancel()
 
     def _start(self) -> subprocess.Popen[str]:
         # -P keeps this folder off the worker's path: it must see the standard library alone.
@@ -54,16 +64,16 @@ class Phonemizer:
             [sys.executable, "-P", str(WORKER)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
             text=True,
             encoding="utf-8",
         )
-        assert process.stdout and process.stderr
-        if not process.stdout.readline():
-            reason = (process.stderr.read().strip().splitlines() or ["no reason given"])[-1]
+        assert process.stdout
+        started = json.loads(process.stdout.readline() or '{"error": "no answer"}')
+        if "error" in started:
             self._stop()
             raise EngineError(
-                f"the phonemiser did not start ({reason}); install Debian's espeak-ng, "
+                f"the phonemiser did not start ({started['error']}); install Debian's espeak-ng, "
                 "or `pip install 'duologue[espeak]'` (GPL-3.0)"
             )
         return process
@@ -72,7 +82,7 @@ class Phonemizer:
         process, self._process = self._process, None
         if process is not None:
             process.kill()
-            for pipe in (process.stdin, process.stdout, process.stderr):
+            for pipe in (process.stdin, process.stdout):
                 # Closing flushes what a dead process no longer reads.
                 with contextlib.suppress(BrokenPipeError):
                     if pipe:

@@ -112,7 +112,7 @@ class PiperVoice:
                 if known:
                     ends.append(len(ids))
                     ids += [*self._ids[" "], *pad]
-            if mark and ends:
+            if mark in self._ids and ends:
                 # The mark belongs to the word before it: replace the space behind that word.
                 ids[ends[-1] :] = [*self._ids[mark], *pad, *self._ids[" "], *pad]
         return [*ids, *self._ids["$"]], ends
