@@ -36,7 +36,7 @@ from duologue.lm.llamacpp import LlamaCpp
 from duologue.lm.openai_http import OpenAIHttp
 from duologue.lm.rules import RuleRouted
 from duologue.memory import Memory
-from duologue.models import ensure
+from duologue.models import ensure, stderr_progress
 from duologue.particles import InterjectionRenderer, StripRenderer
 from duologue.tools import ToolRegistry
 from duologue.tts.piper import PiperVoice
@@ -81,6 +81,12 @@ async def load_models(config: BotConfig) -> Models:
     Raises:
         EngineError: a model cannot be found, fetched or loaded.
     """
+    refs = [config.voice.model]
+    refs += [config.asr.model] if config.asr.engine == "whisper" else []
+    refs += [config.lm.model] if config.lm.engine == "llamacpp" else []
+    with stderr_progress() as progress:
+        for ref in refs:
+            ensure(ref, progress=progress)
     asr, lm, voice = await asyncio.gather(
         asyncio.to_thread(_load_asr, config),
         asyncio.to_thread(_load_lm, config.lm, config.room.capacity),

@@ -67,6 +67,14 @@ def _bots() -> Any:
     return importlib.import_module("bots.cli")
 
 
+def _model(ref: str) -> Path:
+    """Where a model is, fetched with a progress bar if it is not there."""
+    from duologue.models import ensure, stderr_progress
+
+    with stderr_progress() as progress:
+        return ensure(ref, progress=progress)
+
+
 @app.command()
 def room(
     config: Config = "embedded",
@@ -110,14 +118,13 @@ def speak(
 ) -> None:
     """Say a text."""
     from duologue.audio.pcm import check_target, write_wav
-    from duologue.models import ensure
     from duologue.tts.offline import speak as say
     from duologue.tts.piper import PiperVoice
 
     if lang not in ("en", "zh"):
         raise UsageError(f"--lang {lang}: expected en or zh")
     check_target(output)
-    engine = PiperVoice(ensure(voice))
+    engine = PiperVoice(_model(voice))
     try:
         started = time.perf_counter()
         samples = say(engine, text, lang=lang)
@@ -144,10 +151,9 @@ def transcribe(
     """Write down what a recording says."""
     from duologue.asr.whisper import Whisper, pieces
     from duologue.audio.pcm import ASR_RATE_HZ, read_audio
-    from duologue.models import ensure
 
     samples = read_audio(source)
-    whisper = Whisper(ensure(model), language=lang, threads=2)
+    whisper = Whisper(_model(model), language=lang, threads=2)
     texts, started = [], time.perf_counter()
     with typer.progressbar(list(pieces(samples)), file=sys.stderr, hidden=as_json) as parts:
         for part in parts:

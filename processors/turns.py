@@ -24,7 +24,7 @@ from duologue.duplex import MAX_HOLD_S, BargeIn, Decision, Heard
 from processors.frames import FloorFrame, HoldFrame, ResumeFrame
 
 PATIENCE_S = 3.5
-"""Further silence that a speaker gets who has announced more."""
+"""Further silence that a speaker gets who has announced more; report G4 names 3 s."""
 
 _MORE_TO_COME = re.compile(
     r"(\b(hm+|um+|uh+|er+|let me (think|see)|and|but|because|so|or|the|a|to|of|with|if)\W*"

@@ -7,6 +7,8 @@ shift 3
 
 say() { printf '\033[1m==> %s\033[0m\n' "$*"; }
 
+# Debian splits venv off its own Python.
+"$python" -c 'import ensurepip' 2>/dev/null || set -- "$@" python3-venv
 missing=()
 for package in "$@"; do
     dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")
@@ -15,8 +17,8 @@ if ((${#missing[@]})); then
     if ! command -v apt-get >/dev/null; then
         say "not a Debian system: install the equivalents of ${missing[*]} yourself"
     elif [[ $(id -u) -ne 0 ]]; then
-        say "missing Debian packages; as root run: apt-get install ${missing[*]}"
-        say "(or, for the voice alone: pip install 'duologue[espeak]', which is GPL-3.0)"
+        say "missing Debian packages; first run: sudo apt-get install ${missing[*]}"
+        exit 1
     else
         say "installing Debian packages: ${missing[*]}"
         apt-get update -qq

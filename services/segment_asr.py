@@ -41,7 +41,11 @@ class Recognised(Protocol):
 
     @property
     def text(self) -> str:
-        """The words."""
+        """The words.
+
+        Engines may also tell `confidence` and `no_speech`, as Whisper does; one that does not is
+        believed.
+        """
         ...
 
     @property

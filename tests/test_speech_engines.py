@@ -14,7 +14,7 @@ from duologue.audio.whisper_mel import log_mel
 from duologue.errors import EngineError, ModelError
 from duologue.tts.phonemes import Phonemizer
 from duologue.tts.piper import PiperVoice
-from duologue.tts.words import Word, said_by, spread, word_spans
+from duologue.tts.words import Word, spread, word_spans
 
 NORMAL = jiwer.Compose(
     [
@@ -123,11 +123,6 @@ def test_spread_shares_time_when_counts_differ():
     assert words[-1].end_sample == 60
     assert spread("", [5]) == spread("word", []) == []
     assert word_spans("你好 world") == [(0, 1), (1, 2), (3, 8)]
-
-
-def test_said_by_never_runs_ahead():
-    words = spread("one two three", [10, 20, 30])
-    assert [said_by(words, at) for at in (0, 9, 10, 29, 30, 99)] == [0, 0, 3, 7, 13, 13]
 
 
 def test_pcm_round_trip_clips_and_ignores_an_odd_byte():

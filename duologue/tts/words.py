@@ -1,7 +1,6 @@
 """Words in text and time: which sample ends which word."""
 
 import re
-from bisect import bisect_right
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,9 +44,3 @@ def spread(text: str, end_samples: list[int]) -> list[Word]:
         said / said[-1] * len(end_samples), range(len(end_samples) + 1), [0, *end_samples]
     )
     return [Word(*span, round(end)) for span, end in zip(spans, at, strict=True)]
-
-
-def said_by(words: list[Word], sample: int) -> int:
-    """Offset behind the last word that has been said when `sample` was played; 0 if none."""
-    index = bisect_right(words, sample, key=lambda word: word.end_sample)
-    return words[index - 1].end if index else 0
