@@ -25,7 +25,7 @@ from duologue.rehearsal.timeline import RATE_HZ, Clip, Said, Timeline
 
 DATA = Path(__file__).parents[1] / "tests/data"
 # Long answers, so that there is something to cut in on.
-FLAGS = ["lm.max_tokens=150"]
+FLAGS = ["lm.max_tokens=150", "lm.max_sentences=null"]
 PROMPTS = [
     "Tell me something about the moon.",
     "Can you tell me a story?",

@@ -38,8 +38,8 @@ from processors.frames import (
 CHUNK_S = 0.02
 TICK_S = 0.001
 """Closer than this is due: a timer is no finer, and rounding must not make it wait for ever."""
-REWIND_S = 0.4
-"""About a word and a half: the farthest that a resumed answer goes back for a pause."""
+REWIND_S = 0.6
+"""The farthest that a resumed answer goes back for a word's beginning; else for a pause."""
 MAX_QUEUED_S = 30.0
 """Audio of an answer ahead of the ear; beyond it the voice waits."""
 
@@ -217,15 +217,17 @@ class Playout(FrameProcessor):
         await self._push_audio(chunk, rate)
 
     async def _fade_out(self, item: _Speech) -> None:
-        """Let the sound die within one chunk, and go back to a pause from which to go on later."""
+        """Let the sound die within one chunk, and go back to where to go on later."""
         rate = item.frame.sample_rate
         chunk = item.samples[item.position : item.position + round(CHUNK_S * rate)]
         await self._push_audio((chunk * np.linspace(1, 0, len(chunk))).astype("<i2"), rate)
         # What was released last may be dropped by the transport: it counts as not said.
-        said = item.samples[: max(0, item.position - round(self._lead_s * rate))]
-        pause = quietest(said, round(REWIND_S * rate), round(CHUNK_S * rate))
-        self._queued_s += (item.position - pause) / rate
-        item.position = pause
+        said = max(0, item.position - round((self._lead_s + CHUNK_S) * rate))
+        resume = max([0, *(end for end, _ in item.frame.words if end <= said)])
+        if said - resume > REWIND_S * rate:
+            resume = quietest(item.samples[:said], round(REWIND_S * rate), round(CHUNK_S * rate))
+        self._queued_s += (item.position - resume) / rate
+        item.position = resume
 
     async def _push_audio(self, samples: np.ndarray, rate: int) -> None:
         await self.push_frame(TTSAudioRawFrame(samples.tobytes(), rate, 1))
