@@ -4,6 +4,7 @@ import asyncio
 import re
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from pipecat.frames.frames import (
     Frame,
@@ -130,8 +131,16 @@ class PatientStop(BaseUserTurnStopStrategy):
         """Note transcripts; new speech ends the wait."""
         if isinstance(frame, VADUserStartedSpeakingFrame):
             await self._stop_waiting()
-        elif isinstance(frame, TranscriptionFrame) and frame.text.strip():
-            self._parts.append(frame.text.strip())
+        elif isinstance(frame, TranscriptionFrame):
+            if frame.text.strip():
+                self._parts.append(frame.text.strip())
+            elif self._parts:
+                # The strategies take the newest transcript for all there is: a breath behind a
+                # sentence would leave them waiting for words.
+                frame = replace(frame, text=self.said)
+            else:
+                # Only a noise so far.
+                await self.end_turn(None)
         return await super().process_frame(frame)
 
     async def trigger_user_turn_stopped(self, *, enable_user_speaking_frames: bool | None = None):

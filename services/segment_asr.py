@@ -32,6 +32,8 @@ FIRST_LOOK_S = 0.25
 """With less speech than this beyond the VAD's start, a look is guesswork."""
 PAUSE_S = 0.08
 """Longer than the closure of a stop consonant, shorter than the VAD's silence."""
+VAD_LAG_S = 0.15
+"""How long after a sound's end the VAD still calls it speech."""
 QUIET = 0.05
 """26 dB below the stretch's loudest frame."""
 
@@ -59,7 +61,7 @@ class Pause:
 
     def __init__(self) -> None:
         self._peak = 0.0
-        self._quiet_s = 0.0
+        self.quiet_s = 0.0
 
     def follow(self, audio: bytes, rate_hz: int) -> bool | None:
         """Take the next frame; True at a pause's beginning, False at speech, None in between."""
@@ -67,10 +69,10 @@ class Pause:
         level = float(np.sqrt(np.mean(samples**2))) if len(samples) else 0.0
         self._peak = max(self._peak, level)
         if level > self._peak * QUIET:
-            self._quiet_s = 0.0
+            self.quiet_s = 0.0
             return False
-        before, self._quiet_s = self._quiet_s, self._quiet_s + len(samples) / rate_hz
-        return True if before < PAUSE_S <= self._quiet_s else None
+        before, self.quiet_s = self.quiet_s, self.quiet_s + len(samples) / rate_hz
+        return True if before < PAUSE_S <= self.quiet_s else None
 
 
 class SegmentASR(SegmentedSTTService):
@@ -189,6 +191,9 @@ class SegmentASR(SegmentedSTTService):
                 self._drop_early()
 
     async def _handle_user_stopped_speaking(self, frame: VADUserStoppedSpeakingFrame):
+        # The VAD has heard speech since where the level had long fallen: soft words, not silence.
+        if self._pause.quiet_s > frame.stop_secs + VAD_LAG_S:
+            self._drop_early()
         if self._early is not None:
             self._early_for[bytes(self._audio_buffer)] = self._early
             self._early = None

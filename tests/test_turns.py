@@ -8,6 +8,7 @@ from pipecat.audio.turn.base_turn_analyzer import BaseTurnAnalyzer, BaseTurnPara
 from bots import assembly
 from bots.assembly import Models
 from bots.virtual_call import virtual_call
+from duologue.asr.whisper import Transcript
 from duologue.config import BotConfig
 from duologue.rehearsal import virtual
 from processors.turns import SmartTurnStop, SpeculativeTurnStop, announces_more
@@ -48,12 +49,14 @@ class NeverSure(BaseTurnAnalyzer):
 
 @pytest.fixture
 def converse(whisper, monkeypatch):
-    def run(scenario, *answers, kind=SpeculativeTurnStop):
+    def run(scenario, *answers, kind=SpeculativeTurnStop, asr=None):
         monkeypatch.setattr(assembly, "_turn_stop", lambda _: kind(turn_analyzer=NeverSure()))
         engine = FakeEngine(*answers)
 
         async def main():
-            async with virtual_call(Models(whisper, engine, FakeVoice()), BotConfig()) as call:
+            async with virtual_call(
+                Models(asr or whisper, engine, FakeVoice()), BotConfig()
+            ) as call:
                 call.engine = engine
                 await asyncio.sleep(0.3)
                 return await scenario(call)
@@ -91,6 +94,30 @@ def test_without_speculation_the_lm_is_asked_at_the_end(converse, say):
         await call.wait_for("bot_end", reason="done")
 
     converse(scenario, ["I am Ada."], kind=SmartTurnStop)
+
+
+class Deaf:
+    """A recogniser that understands long stretches only."""
+
+    pool = None
+
+    def transcribe(self, samples, *, hasty=False):
+        long = len(samples) > 1.25 * 16_000
+        return Transcript("What is your name?" if long else "", -0.1, 0.0 if long else 1.0)
+
+
+def test_a_sound_behind_a_sentence_does_not_hold_the_turn_open(converse, say):
+    """It is a stretch of its own, and its transcript is empty."""
+
+    async def scenario(call):
+        await call.say(say("What is your name?"))
+        await asyncio.sleep(0.4)
+        await call.say(say("Hm."))
+        end_s = call.now_s
+        await call.wait_for("bot_text", within_s=4)
+        assert call.now_s - end_s < SILENCE_S + 0.8
+
+    converse(scenario, ["I am Ada."], ["I am Ada."], asr=Deaf())
 
 
 def test_a_wrong_guess_leaves_no_trace(converse, say):
