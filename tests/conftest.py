@@ -16,6 +16,13 @@ logger.remove()
 DATA = Path(__file__).with_name("data")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What happens in real time, in a browser, may be late once on a busy machine."""
+    for item in items:
+        if item.get_closest_marker("browser"):
+            item.add_marker(pytest.mark.flaky(reruns=2))
+
+
 @pytest.fixture(scope="session")
 def whisper() -> Whisper:
     return Whisper(ensure("whisper-tiny.en"))
