@@ -72,7 +72,8 @@ class SideBranch(FrameProcessor):
                 await self._ledger.request(call_id, call.name, call.arguments)
             case LLMFullResponseEndFrame():
                 await self._forward(self._scanner.flush())
-                await self.push_frame(frame, direction)
+                # A frame of its own: observers see the LM's before the last of the text.
+                await self.push_frame(LLMFullResponseEndFrame())
             case TTSSpeakFrame():
                 await self._announce(frame.text)
             case _:

@@ -62,6 +62,7 @@ def test_a_question_is_answered(converse, say):
             ("user", "What is the capital of France?"),
             ("assistant", "It is Paris."),
         ]
+        assert call.of("bot_text")[-1]["text"] == "It is Paris."
         assert [e["state"] for e in call.of("state")] == [
             "hearing", "thinking", "speaking", "listening",
         ]  # fmt: skip
