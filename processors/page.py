@@ -53,7 +53,7 @@ class PageEvents(BaseObserver):
         self._send = send
         self._clock = clock
         self._turn = 0
-        self._text = ""
+        self._text = self._sent_text = ""
         self._text_sent_s = -TEXT_EVERY_S
         self._state = ""
         self._said: list[str] = []
@@ -116,7 +116,8 @@ class PageEvents(BaseObserver):
 
     def _on_answer(self, frame: LLMFullResponseStartFrame) -> None:
         if turn := frame.metadata.get("turn"):
-            self._turn, self._text, self._text_sent_s = turn, "", -TEXT_EVERY_S
+            self._turn, self._text_sent_s = turn, -TEXT_EVERY_S
+            self._text = self._sent_text = ""
 
     def _on_text(self, frame: AnswerTextFrame) -> None:
         self._stamp("first_token")
@@ -127,11 +128,12 @@ class PageEvents(BaseObserver):
 
     def _send_text(self, _: Frame | None = None) -> None:
         self._text_sent_s = self._clock()
-        if self._text:
+        if self._text != self._sent_text:
+            self._sent_text = self._text
             self._event("bot_text", text=self._text)
 
     def _on_interruption(self, frame: Frame) -> None:
-        self._text = ""
+        self._text = self._sent_text = ""
 
     def _on_voice(self, frame: Frame) -> None:
         self._stamp("first_audio")
