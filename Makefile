@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 DEV := .venv-dev
 ARGS ?=
+# The tests need torch on the CPU alone; pip takes the build that its configuration offers.
+TORCH ?= torch==2.13.0
 
 .PHONY: room install models system dev test test-slow lint format type layers wheel torch-free bench lock clean
 
@@ -18,9 +20,11 @@ $(VENV)/.installed: pyproject.toml requirements/room.txt scripts/install.sh
 	@scripts/install.sh $(PYTHON) $(VENV) requirements/room.txt espeak-ng
 	@touch $@
 
-$(DEV)/.installed: pyproject.toml requirements/dev.txt scripts/install.sh
+$(DEV)/.installed: pyproject.toml requirements/dev.txt scripts/install.sh scripts/references.sh
 	@scripts/install.sh $(PYTHON) $(DEV) requirements/dev.txt \
 	    espeak-ng chromium alsa-utils pocketsphinx-testdata
+	@$(DEV)/bin/python -m pip install --quiet --disable-pip-version-check $(TORCH)
+	@scripts/references.sh $(DEV) .references
 	@touch $@
 
 dev: $(DEV)/.installed ## what development and the tests need
@@ -64,4 +68,4 @@ lock: ## renew the pinned requirements
 	    pyproject.toml --extra dev -o requirements/dev.txt
 
 clean:
-	rm -rf $(VENV) $(DEV) dist build artifacts
+	rm -rf $(VENV) $(DEV) .references dist build artifacts

@@ -1,0 +1,1 @@
+"""Ways to run a model graph: torch, CUDA graphs, ONNX Runtime, TensorRT."""

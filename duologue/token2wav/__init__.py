@@ -1,0 +1,1 @@
+"""Speech tokens to sound: the flow and HiFT vocoder of Step-Audio 2."""
