@@ -1,5 +1,6 @@
 """Shared fixtures: the embedded models are loaded once for all tests."""
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from duologue.asr.whisper import Whisper
 from duologue.audio.pcm import ASR_RATE_HZ, read_audio, resample
 from duologue.models import ensure
 from duologue.tts.piper import PiperVoice
+from tests.conversing import run_call
 
 logger.remove()
 
@@ -53,3 +55,9 @@ def say(piper):
 def clip():
     """A recording of tests/data by its path."""
     return lambda name: read_audio(DATA / name)
+
+
+@pytest.fixture
+def converse(whisper):
+    """Run a scenario with an engine that gives these answers, as `conversing.run_call` does."""
+    return partial(run_call, whisper=whisper)
