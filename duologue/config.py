@@ -133,12 +133,18 @@ def load_config(
         raise ConfigError(f"{path}: is not YAML: {_one_line(error)}") from error
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: expected sections such as `asr:`, found {type(data).__name__}")
+    sources: dict[tuple[str, ...], str] = {}
     for source, key, value in [*_from_environ(environ), *_from_flags(flags)]:
         _put(data, key, value, source)
+        sources[tuple(key)] = source
     try:
         return BotConfig.model_validate(data)
     except ValidationError as error:
-        raise ConfigError(f"{path}: " + "; ".join(map(_explain, error.errors()))) from error
+        problems = [
+            f"{sources.get(_path(problem), path)}: {_explain(problem)}"
+            for problem in error.errors()
+        ]
+        raise ConfigError("; ".join(problems)) from error
 
 
 def _from_environ(environ: Mapping[str, str]) -> Iterable[tuple[str, list[str], str]]:
@@ -167,6 +173,10 @@ def _put(data: dict[str, Any], keys: list[str], value: str, source: str) -> None
         if not isinstance(data, dict):
             raise ConfigError(f"{source}: {key} is not a section")
     data[keys[-1]] = parsed
+
+
+def _path(problem: Any) -> tuple[str, ...]:
+    return tuple(map(str, problem["loc"]))
 
 
 def _one_line(error: Exception) -> str:

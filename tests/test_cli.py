@@ -131,6 +131,7 @@ def test_wrong_calls(run, tmp_path):
     assert run("speak", "Hello.", "-o", tmp_path / "no" / "out.wav")[0] == 3
     assert run("speak", "Hello.", "-o", out, "--lang", "xx")[0] == 2
     assert run("speak", "Hello.", "-o", out, "--voice", "piper-en_US-jo")[0] in (2, 4)
+    assert run("speak", "Hello.", "-o", tmp_path / "out.mp3")[0] == 3
     assert run("speak")[0] == 2
     assert run("shout")[0] == 2
     code, _, err = run("talk", "in.wav", "-o", out, "--set", "lm.modle=x")

@@ -49,6 +49,14 @@ def test_wrong_values_are_explained(file, flag, said):
     assert said in str(error.value)
 
 
+def test_a_wrong_value_of_the_environment_is_not_blamed_on_the_file(file):
+    with pytest.raises(ConfigError) as error:
+        load_config(file, environ={"DUOLOGUE_LM__THREADS": "many", "DUOLOGUE_LM__MAX_TOKEN": "3"})
+    assert "DUOLOGUE_LM__THREADS: lm.threads: " in str(error.value)
+    assert "DUOLOGUE_LM__MAX_TOKEN: lm.max_token: unknown key" in str(error.value)
+    assert str(file) not in str(error.value)
+
+
 @pytest.mark.parametrize("content", ["[1, 2]", "a: [", "!!python/object/apply:os.system ['true']"])
 def test_files_that_are_no_set_up(file, content):
     file.write_text(content)

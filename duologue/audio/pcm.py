@@ -69,8 +69,10 @@ def check_target(path: Path) -> None:
     """Find out before the work that its result cannot be written.
 
     Raises:
-        InputError: `path` is a folder, or lies in none.
+        InputError: `path` is a folder, lies in none, or has the ending of another format.
     """
+    if path.suffix.lower() != ".wav":
+        raise InputError(f"{path}: found the ending {path.suffix!r}, expected .wav")
     if path.is_dir() or not path.parent.is_dir():
         found = "a folder" if path.is_dir() else "no such folder"
         raise InputError(f"{path}: found {found}, expected the name of a WAV to write")
