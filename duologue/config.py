@@ -52,7 +52,7 @@ class VadConfig(Section):
     """Voice activity detection."""
 
     engine: Literal["silero", "webrtcvad"] = "silero"
-    confidence: float = Field(default=0.5, gt=0, lt=1)
+    confidence: float = Field(default=0.35, gt=0, lt=1)
     start_s: float = Field(default=0.1, gt=0)
     stop_s: float = Field(default=0.2, gt=0)
 

@@ -17,13 +17,13 @@ MAX_HOLD_S = 1.7
 
 # How sure the ASR has to be (mean log-probability) and how long the sound has to be for words to
 # take the floor. Tuned on the labelled recordings in tests/data/duplex.
-LONG_S = 0.65
+LONG_S = 0.55
 """A backchannel is seldom as long; beyond this any words take the floor."""
-LONG_SURE = -3.0
+LONG_SURE = -1.5
 INTERRUPTER_S, INTERRUPTER_SURE = 0.05, -1.5
 ONE_WORD_S, ONE_WORD_SURE = 0.25, -0.75
 FINAL_SURE = -1.2
-UNFINISHED_SURE = -0.75
+UNFINISHED_SURE = -0.95
 MAX_NO_SPEECH = 0.6
 
 _TOKEN = re.compile(r"[a-z']+|[\u4e00-\u9fff]", re.IGNORECASE)
