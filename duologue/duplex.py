@@ -17,9 +17,9 @@ MAX_HOLD_S = 1.7
 
 # How sure the ASR has to be (mean log-probability) and how long the sound has to be for words to
 # take the floor. Tuned on the labelled recordings in tests/data/duplex.
-LONG_S = 0.55
-"""A backchannel is seldom as long; beyond this any words take the floor."""
-LONG_SURE = -1.5
+# A backchannel is seldom as long: any words take the floor, the longer the less sure.
+LONG_S, LONG_SURE = 0.55, -1.5
+LONGER_S, LONGER_SURE = 0.65, -3.0
 INTERRUPTER_S, INTERRUPTER_SURE = 0.05, -1.5
 ONE_WORD_S, ONE_WORD_SURE = 0.25, -0.75
 FINAL_SURE = -1.2
@@ -186,7 +186,7 @@ def takes_floor(heard: Heard, spoken_s: float) -> bool:
     if not words or is_backchannel(words) or heard.no_speech > MAX_NO_SPEECH:
         return False
     sure = heard.confidence
-    if spoken_s >= LONG_S and sure > LONG_SURE:
+    if spoken_s >= LONGER_S and sure > LONGER_SURE or spoken_s >= LONG_S and sure > LONG_SURE:
         return True
     if words[0] in INTERRUPTERS:
         return spoken_s >= INTERRUPTER_S and sure > INTERRUPTER_SURE

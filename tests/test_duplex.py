@@ -44,8 +44,8 @@ def test_a_backchannel_that_goes_on_commits_when_it_does():
 
 
 def test_a_single_unfinished_word_waits_unless_it_is_a_known_interrupter():
-    assert holding().words(0.6, Heard("Ham", False)) is NONE
-    assert holding().words(0.6, Heard("Stop", False)) is COMMIT
+    assert holding().words(0.5, Heard("Ham", False)) is NONE
+    assert holding().words(0.5, Heard("Stop", False)) is COMMIT
 
 
 def test_a_long_sound_with_any_words_takes_the_floor():
