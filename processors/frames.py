@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 from pipecat.frames.frames import DataFrame, LLMTextFrame, SystemFrame, TTSAudioRawFrame
 
 from duologue.lm.engine import ToolCall
@@ -38,6 +39,21 @@ class AnswerTextFrame(LLMTextFrame):
     """Text of an answer on its way to the voice, free of particles and thoughts."""
 
     turn: int = 0
+
+
+@dataclass
+class SpeechTokensFrame(DataFrame):
+    """Speech tokens of an answer on their way to token2wav.
+
+    Parameters:
+        turn: The answer.
+        tokens: int32 [n].
+        words: (tokens from this frame's start, characters said by then) of each word in it.
+    """
+
+    turn: int = 0
+    tokens: np.ndarray | None = None
+    words: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass

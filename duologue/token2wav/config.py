@@ -90,6 +90,11 @@ class FlowConfig(_Strict):
                 f"the estimator takes {estimator.in_channels} channels and gives "
                 f"{estimator.out_channels}; {4 * mel} and {mel} belong to {mel} mel bins"
             )
+        if self.encoder.up_scale_factor != self.encoder.up_stride:
+            raise ValueError(
+                f"up_scale_factor: found {self.encoder.up_scale_factor}, "
+                f"expected {self.encoder.up_stride}, as up_stride"
+            )
         if self.encoder.input_size != self.input_size:
             raise ValueError(
                 f"the encoder takes {self.encoder.input_size} channels, "

@@ -85,6 +85,10 @@ class FlowStep(Protocol):
         """
         ...
 
+    def offline(self, utterances: Sequence[tuple[np.ndarray, VoicePrompt, int]]) -> list[Any]:
+        """Mel of whole utterances (tokens, voice, seed), every frame seeing all of its others."""
+        ...
+
     def close(self, handle: Handle) -> None:
         """End a session and free its state at once; a closed or unknown handle is no error."""
         ...
@@ -102,6 +106,10 @@ class VocoderStep(Protocol):
 
         Over a whole utterance the sum is `samples_per_frame` for each mel frame.
         """
+        ...
+
+    def offline(self, mels: Sequence[Any], seeds: Sequence[int]) -> list[np.ndarray]:
+        """Samples of whole utterances."""
         ...
 
     def close(self, handle: Handle) -> None:

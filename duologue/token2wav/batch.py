@@ -1,0 +1,275 @@
+"""Many utterances at once: sessions join and leave between the steps of one engine.
+
+A thread runs the engine whenever a chunk is ready, over those that are ready by then, the one whose
+listener runs out of sound first going first. Nothing waits for a batch to fill.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import numpy as np
+
+from duologue.errors import CapacityError, DuologueError, EngineError, UsageError
+from duologue.token2wav.step import (
+    FlowStep,
+    FlowWork,
+    Handle,
+    VocoderStep,
+    VocoderWork,
+    VoicePrompt,
+)
+from duologue.token2wav.stream import Chunk, Chunker, Schedule
+
+W = TypeVar("W")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What one chunk of an utterance came to.
+
+    Attributes:
+        samples: float32 [n], n may be 0.
+        final: Whether the utterance is over.
+        queue_s: How long the chunk waited for the engine, seconds.
+        step_s: How long the engine worked on the batch that it was in, seconds.
+        error: Why the utterance ended early; there are no samples then.
+    """
+
+    samples: np.ndarray
+    final: bool
+    queue_s: float
+    step_s: float
+    error: DuologueError | None = None
+
+
+Emit = Callable[[Said], None]
+"""Gets each result, in order, on the batcher's thread; must not block."""
+
+
+@dataclass(eq=False, slots=True)
+class _Session:
+    flow: Handle
+    vocoder: Handle
+    chunker: Chunker
+    emit: Emit
+    ready: deque[tuple[float, Chunk]] = field(default_factory=deque)
+    heard_until_s: float | None = None
+    finished: bool = False
+    open: bool = True
+
+    @property
+    def due_s(self) -> float:
+        """When the listener has nothing left to hear, or began to wait for the first sound."""
+        return self.ready[0][0] if self.heard_until_s is None else self.heard_until_s
+
+
+class BatchedUtterance:
+    """One utterance among many; made by `Batcher.open`. Its calls return at once."""
+
+    def __init__(self, batcher: "Batcher", session: _Session):
+        self._batcher = batcher
+        self._session = session
+
+    def push(self, tokens: np.ndarray) -> None:
+        """Add speech tokens, whole numbers [n].
+
+        Raises:
+            InputError: a token is outside the codebook; none of them is taken.
+            UsageError: the utterance is finished or cancelled.
+        """
+        self._batcher._push(self._session, tokens)
+
+    def finish(self) -> None:
+        """No more tokens come; the result that is `final` follows.
+
+        Raises:
+            UsageError: the utterance is finished or cancelled.
+        """
+        self._batcher._finish(self._session)
+
+    def cancel(self) -> None:
+        """Stop here: nothing more is emitted, and the state is freed; twice is no error."""
+        self._batcher._end(self._session)
+
+
+class Batcher:
+    """Continuous batching over a flow and a vocoder.
+
+    Args:
+        flow: Engine of the flow.
+        vocoder: Engine of the vocoder.
+        max_batch: Sessions in one step.
+        max_late_s: How far the engine may be behind before new sessions are refused, seconds.
+        clock: Monotonic seconds.
+
+    Attributes:
+        rate_hz: Samples a second.
+        samples_per_token: Samples of sound for one token.
+    """
+
+    def __init__(
+        self,
+        flow: FlowStep,
+        vocoder: VocoderStep,
+        *,
+        max_batch: int = 64,
+        max_late_s: float = 0.5,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self._flow = flow
+        self._vocoder = vocoder
+        self._max_batch = max_batch
+        self._max_late_s = max_late_s
+        self._clock = clock
+        self.rate_hz = flow.config.hift.sample_rate_hz
+        self.samples_per_token = flow.config.samples_per_token
+        # A dict for its order: of two that are equally urgent the older one goes first.
+        self._sessions: dict[_Session, None] = {}
+        self._changed = threading.Condition()
+        self._running = True
+        self._thread = threading.Thread(target=self._run, name="token2wav", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> "Batcher":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def open(
+        self, voice: VoicePrompt, seed: int, emit: Emit, schedule: Schedule | None = None
+    ) -> BatchedUtterance:
+        """Begin an utterance; a voice's first one computes its caches and takes that long.
+
+        Raises:
+            CapacityError: every slot is taken, or the engine is too far behind.
+            InputError: the voice does not fit the model.
+            UsageError: the batcher is closed.
+        """
+        with self._changed:
+            if not self._running:
+                raise UsageError("this batcher is closed; open another one")
+            self._refuse_if_late()
+        config = self._flow.config
+        chunker = Chunker(schedule or Schedule(), config.look_ahead, config.flow.vocab_size)
+        flow = self._flow.open(voice, seed)
+        try:
+            session = _Session(flow, self._vocoder.open(seed), chunker, emit)
+        except BaseException:
+            self._flow.close(flow)
+            raise
+        with self._changed:
+            self._sessions[session] = None
+        return BatchedUtterance(self, session)
+
+    def close(self) -> None:
+        """End every utterance and the thread; nothing is emitted after it."""
+        with self._changed:
+            self._running = False
+            self._changed.notify()
+        self._thread.join()
+        for session in list(self._sessions):
+            self._end(session)
+
+    def _refuse_if_late(self) -> None:
+        waiting = [session.due_s for session in self._sessions if session.ready]
+        late_s = self._clock() - min(waiting, default=self._clock())
+        if late_s > self._max_late_s:
+            raise CapacityError(
+                f"the engine is {late_s:.1f} s behind its {len(self._sessions)} sessions; "
+                "try again later"
+            )
+
+    def _push(self, session: _Session, tokens: np.ndarray) -> None:
+        with self._changed:
+            self._expect_open(session)
+            self._add(session, session.chunker.push(tokens))
+
+    def _finish(self, session: _Session) -> None:
+        with self._changed:
+            self._expect_open(session)
+            session.finished = True
+            self._add(session, [session.chunker.finish()])
+
+    def _add(self, session: _Session, chunks: list[Chunk]) -> None:
+        now_s = self._clock()
+        session.ready.extend((now_s, chunk) for chunk in chunks)
+        self._changed.notify()
+
+    def _expect_open(self, session: _Session) -> None:
+        if session.finished or not session.open:
+            raise UsageError("this utterance is over; open another one")
+
+    def _end(self, session: _Session) -> None:
+        with self._changed:
+            session.open = False
+            session.ready.clear()
+            self._sessions.pop(session, None)
+        self._flow.close(session.flow)
+        self._vocoder.close(session.vocoder)
+
+    def _run(self) -> None:
+        while batch := self._wait():
+            self._step(batch)
+
+    def _wait(self) -> list[tuple[_Session, float, Chunk]]:
+        """The most urgent chunks, one of a session; none when the batcher is closed."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: not self._running or any(session.ready for session in self._sessions)
+            )
+            if not self._running:
+                return []
+            waiting = sorted((s for s in self._sessions if s.ready), key=lambda s: s.due_s)
+            now_s = self._clock()
+            batch = []
+            for session in waiting[: self._max_batch]:
+                since_s, chunk = session.ready.popleft()
+                batch.append((session, now_s - since_s, chunk))
+            return batch
+
+    def _step(self, batch: Sequence[tuple[_Session, float, Chunk]]) -> None:
+        started_s = self._clock()
+        chunks = [FlowWork(session.flow, c.tokens, c.final) for session, _, c in batch]
+        mels = each(self._flow.step, chunks)
+        work = [
+            VocoderWork(session.vocoder, mel, chunk.final)
+            for (session, _, chunk), mel in zip(batch, mels, strict=True)
+            if not isinstance(mel, Exception)
+        ]
+        spoken = iter(each(self._vocoder.step, work))
+        step_s = self._clock() - started_s
+        for (session, queue_s, chunk), mel in zip(batch, mels, strict=True):
+            result = mel if isinstance(mel, Exception) else next(spoken)
+            if isinstance(result, Exception):
+                known = isinstance(result, DuologueError)
+                error = result if known else EngineError(f"token2wav: {result}")
+                said = Said(np.zeros(0, np.float32), True, queue_s, step_s, error)
+            else:
+                said = Said(result, chunk.final, queue_s, step_s)
+            self._deliver(session, said)
+
+    def _deliver(self, session: _Session, said: Said) -> None:
+        if not session.open:
+            return
+        if said.final:
+            self._end(session)
+        if len(said.samples):
+            from_s = max(self._clock(), session.heard_until_s or 0.0)
+            session.heard_until_s = from_s + len(said.samples) / self.rate_hz
+        session.emit(said)
+
+
+def each(step: Callable[[Sequence[W]], list[R]], work: Sequence[W]) -> list[R | Exception]:
+    """The result of each piece of work, or why it has none; one that fails spares the others."""
+    try:
+        return list(step(work))
+    except Exception as error:
+        if len(work) == 1:
+            return [error]
+        return [result for one in work for result in each(step, [one])]

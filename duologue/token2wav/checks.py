@@ -1,0 +1,64 @@
+"""What is refused before it reaches a graph: an index outside a table is noise, or worse."""
+
+import numpy as np
+
+from duologue.errors import InputError
+from duologue.token2wav.config import Token2wavConfig
+from duologue.token2wav.step import VoicePrompt
+
+
+def check_tokens(tokens: np.ndarray, codebook: int, name: str = "tokens") -> np.ndarray:
+    """Speech tokens as int32 [n].
+
+    Args:
+        tokens: Whole numbers of any type, [n].
+        codebook: How many codes there are; a language model's ids begin elsewhere, and its offset
+            has to be taken off before.
+        name: What to call them in an error.
+
+    Raises:
+        InputError: not one row of whole numbers, or one outside the codebook.
+    """
+    tokens = np.asarray(tokens)
+    if not tokens.size:
+        return np.zeros(0, np.int32)
+    if tokens.ndim != 1 or not np.issubdtype(tokens.dtype, np.integer):
+        raise InputError(
+            f"{name}: found {tokens.dtype} {list(tokens.shape)}, "
+            f"expected one row of whole numbers from 0 to {codebook - 1}"
+        )
+    outside = np.flatnonzero((tokens < 0) | (tokens >= codebook))
+    if outside.size:
+        place = outside[0]
+        raise InputError(
+            f"{name}[{place}]: found {tokens[place]}, expected 0 to {codebook - 1}; "
+            "take the language model's offset off, and send no other ids"
+        )
+    return tokens.astype(np.int32)
+
+
+def check_voice(voice: VoicePrompt, config: Token2wavConfig) -> None:
+    """Whether a voice fits the model.
+
+    Raises:
+        InputError: too short, of other sizes, or not finite.
+    """
+    tokens = check_tokens(voice.tokens, config.flow.vocab_size, "tokens of the voice")
+    if len(tokens) < config.look_ahead:
+        raise InputError(
+            f"voice: found {len(tokens)} tokens, expected at least {config.look_ahead}; "
+            "record a few seconds of speech"
+        )
+    bins, frames = config.flow.output_size, config.frames_per_token * len(tokens)
+    if voice.mel.shape[1:] != (bins,) or abs(len(voice.mel) - frames) > config.frames_per_token:
+        raise InputError(
+            f"mel of the voice: found {list(voice.mel.shape)}, expected [about {frames}, {bins}] "
+            f"for {len(tokens)} tokens; take both from one clip"
+        )
+    if voice.embedding.shape != (config.flow.spk_embed_dim,):
+        raise InputError(
+            f"embedding of the voice: found {list(voice.embedding.shape)}, "
+            f"expected [{config.flow.spk_embed_dim}]; take it from this model's speaker encoder"
+        )
+    if not (np.isfinite(voice.mel).all() and np.isfinite(voice.embedding).all()):
+        raise InputError("voice: found values that are not finite; make it again from its clip")

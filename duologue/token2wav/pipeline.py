@@ -1,0 +1,136 @@
+"""The main path: load a token2wav model, then speak whole utterances, one stream, or many."""
+
+import importlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from duologue.engines.graph import Graph
+from duologue.errors import ConfigError
+from duologue.token2wav.batch import Batcher
+from duologue.token2wav.config import Token2wavConfig
+from duologue.token2wav.graph_flow import GraphFlow
+from duologue.token2wav.solver import FlowGraphs
+from duologue.token2wav.source import SourceWeights
+from duologue.token2wav.step import FlowStep, VocoderStep, VoicePrompt
+from duologue.token2wav.stream import Schedule, Utterance
+from duologue.token2wav.vocoder import Vocoder
+
+ENGINES = {
+    "onnx": "duologue.engines.onnx_model",
+    "torch": "duologue.engines.torch_model",
+    "cudagraph": "duologue.engines.cudagraph.model",
+}
+"""Modules by name, imported when asked for; each has
+`open_engine(folder, settings) -> Token2wav`."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """What all engines are told.
+
+    Attributes:
+        sessions: Sessions at once.
+        window: Mel frames of its own past that a session attends to.
+        voices: Voices kept ready.
+        mode: Whether streamed samples equal those of the whole utterance, or come earlier.
+        threads: Of the CPU, for engines that run on it.
+    """
+
+    sessions: int = 8
+    window: int = 100
+    voices: int = 8
+    mode: Literal["exact", "early"] = "exact"
+    threads: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Token2wav:
+    """A loaded model: an engine for the flow and one for the vocoder."""
+
+    flow: FlowStep
+    vocoder: VocoderStep
+
+    @property
+    def config(self) -> Token2wavConfig:
+        """Sizes and rates."""
+        return self.flow.config
+
+    def offline(
+        self, utterances: Sequence[tuple[np.ndarray, VoicePrompt, int]]
+    ) -> list[np.ndarray]:
+        """Speak whole utterances at once.
+
+        Args:
+            utterances: For each its tokens int [n], its voice and the seed of its noise.
+
+        Returns:
+            Samples float32 [samples_per_token * n] each.
+
+        Raises:
+            InputError: a token is outside the codebook, or a voice does not fit the model.
+        """
+        mels = self.flow.offline(utterances)
+        return self.vocoder.offline(mels, [seed for _, _, seed in utterances])
+
+    def utterance(
+        self, voice: VoicePrompt, seed: int, schedule: Schedule | None = None
+    ) -> Utterance:
+        """Speak one utterance as its tokens come.
+
+        Raises:
+            CapacityError: every session is taken.
+            InputError: the voice does not fit the model.
+        """
+        return Utterance(self.flow, self.vocoder, voice, seed, schedule)
+
+    @classmethod
+    def over_graphs(
+        cls,
+        config: Token2wavConfig,
+        flow: FlowGraphs,
+        f0: Graph,
+        hift: Graph,
+        source: SourceWeights,
+        settings: EngineSettings,
+    ) -> "Token2wav":
+        """The generic engine, over graphs of any kind."""
+        return cls(
+            GraphFlow(
+                flow,
+                config,
+                capacity=settings.sessions,
+                window=settings.window,
+                voices=settings.voices,
+            ),
+            Vocoder(config.hift, f0, hift, source, capacity=settings.sessions, mode=settings.mode),
+        )
+
+    def batcher(self, *, max_batch: int = 64) -> Batcher:
+        """Speak many utterances as their tokens come; to be closed."""
+        return Batcher(self.flow, self.vocoder, max_batch=max_batch)
+
+
+def load(folder: Path, engine: str = "onnx", settings: EngineSettings | None = None) -> Token2wav:
+    """Load a model.
+
+    Args:
+        folder: A checkpoint; for "onnx" what `duologue engine export` made of one.
+        engine: "onnx", "torch" or "cudagraph".
+        settings: Capacity and mode.
+
+    Raises:
+        ConfigError: no engine has this name.
+        ModelError: the folder does not hold a whole model.
+        EngineError: the engine cannot run here.
+    """
+    if engine not in ENGINES:
+        near = get_close_matches(engine, ENGINES, n=1, cutoff=0.4)
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(ENGINES)}"
+        raise ConfigError(f"unknown engine {engine!r}; {hint}")
+    module = importlib.import_module(ENGINES[engine])
+    return module.open_engine(folder, settings or EngineSettings())

@@ -1,0 +1,35 @@
+"""Prompt caches, shared by every session of a voice."""
+
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Shared(Generic[T]):
+    """Keeps the `size` values used last, and finds any that a session still holds.
+
+    A value pushed out stays as long as somebody holds it, and is found again until then: no voice
+    is ever in memory twice.
+
+    Args:
+        size: How many values to keep for later.
+    """
+
+    def __init__(self, size: int):
+        self._size = size
+        self._recent: OrderedDict[str, T] = OrderedDict()
+        self._alive: weakref.WeakValueDictionary[str, T] = weakref.WeakValueDictionary()
+
+    def get(self, digest: str, make: Callable[[], T]) -> T:
+        """The value of a digest, made now if nobody has it; not for several threads at once."""
+        value = self._alive.get(digest)
+        if value is None:
+            value = self._alive[digest] = make()
+        self._recent[digest] = value
+        self._recent.move_to_end(digest)
+        if len(self._recent) > self._size:
+            self._recent.popitem(last=False)
+        return value

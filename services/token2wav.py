@@ -1,0 +1,230 @@
+"""Speech tokens to sound as a pipecat service, on an engine that sessions share."""
+
+import asyncio
+import secrets
+from collections import deque
+
+import numpy as np
+import soxr
+from pipecat.frames.frames import (
+    Frame,
+    InterruptionFrame,
+    LLMFullResponseEndFrame,
+    LLMFullResponseStartFrame,
+    MetricsFrame,
+    TTSStartedFrame,
+    TTSStoppedFrame,
+)
+from pipecat.metrics.metrics import MetricsData
+from pipecat.processors.frame_processor import FrameDirection, FrameProcessorSetup
+from pipecat.services.ai_service import AIService
+from pipecat.services.settings import TTSSettings
+
+from duologue.audio.pcm import to_int16_bytes
+from duologue.errors import CapacityError, DuologueError
+from duologue.token2wav.batch import BatchedUtterance, Batcher, Said
+from duologue.token2wav.step import VoicePrompt
+from duologue.token2wav.stream import Schedule
+from processors.frames import SpeechTokensFrame, VoiceAudioFrame
+
+
+class Token2wavMetricsData(MetricsData):
+    """How one answer was spoken.
+
+    Parameters:
+        audio_s: Seconds of sound.
+        rtf: Seconds of the engine's work for a second of sound, shared batches counted in full.
+        queue_s: Longest wait of a chunk for the engine, seconds.
+    """
+
+    audio_s: float
+    rtf: float
+    queue_s: float
+
+
+class Token2wav(AIService):
+    """Speaks the speech tokens between the start and the end of an answer.
+
+    The answer's end passes on when its last sample has; an interruption drops the rest of it.
+
+    Args:
+        batcher: The engine, shared by sessions.
+        voice: Who speaks.
+        schedule: Sizes of the chunks.
+    """
+
+    def __init__(self, batcher: Batcher, voice: VoicePrompt, *, schedule: Schedule | None = None):
+        super().__init__(settings=TTSSettings(model="token2wav", voice=None, language=None))
+        self._batcher = batcher
+        self._voice = voice
+        self._schedule = schedule
+        self._rate_hz = 0
+        self._answer: _Answer | None = None
+        self._turn = 0
+
+    def can_generate_metrics(self) -> bool:
+        """Time to first audio, and `Token2wavMetricsData` for each answer."""
+        return True
+
+    async def setup(self, setup: FrameProcessorSetup):
+        """Take the output's sample rate."""
+        await super().setup(setup)
+        self._rate_hz = setup.audio_out_sample_rate
+
+    async def cleanup(self):
+        """Drop the answer."""
+        await self._drop()
+        await super().cleanup()
+
+    async def process_frame(self, frame: Frame, direction: FrameDirection):
+        """Speak tokens; pass everything else."""
+        await super().process_frame(frame, direction)
+        if isinstance(frame, SpeechTokensFrame):
+            await self._speak(frame)
+            return
+        if isinstance(frame, LLMFullResponseStartFrame):
+            await self._drop()
+            self._turn = frame.metadata.get("turn", 0)
+        elif isinstance(frame, LLMFullResponseEndFrame):
+            await self._finish()
+        elif isinstance(frame, InterruptionFrame):
+            await self._drop()
+        await self.push_frame(frame, direction)
+
+    async def _speak(self, frame: SpeechTokensFrame) -> None:
+        assert frame.tokens is not None
+        try:
+            if self._answer is None:
+                await self.start_ttfb_metrics()
+                self._answer = await self._begin()
+            self._answer.push(frame.tokens, frame.words)
+        except CapacityError as error:
+            await self.push_error(f"no voice is free: {error}", exception=error)
+        except DuologueError as error:
+            await self.push_error(str(error), exception=error)
+
+    async def _begin(self) -> "_Answer":
+        answer = _Answer(self._batcher.samples_per_token, self._batcher.rate_hz, self._rate_hz)
+        # A voice's first use computes its caches; the event loop goes on meanwhile.
+        opening = asyncio.get_running_loop().run_in_executor(
+            None,
+            self._batcher.open,
+            self._voice,
+            secrets.randbits(64),
+            answer.emit,
+            self._schedule,
+        )
+        try:
+            answer.utterance = await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            # The thread cannot be stopped; what it opens must not stay open.
+            opening.add_done_callback(lambda done: done.exception() or done.result().cancel())
+            raise
+        answer.player = self.create_task(self._play(answer), "play")
+        return answer
+
+    async def _play(self, answer: "_Answer") -> None:
+        async for said in answer:
+            if said.error is not None:
+                await self.push_error(str(said.error), exception=said.error)
+            frame = answer.frame(said, self._turn)
+            if frame is None:
+                continue
+            if not answer.started:
+                answer.started = True
+                await self.stop_ttfb_metrics()
+                await self.push_frame(TTSStartedFrame())
+            await self.push_frame(frame)
+
+    async def _finish(self) -> None:
+        answer = self._answer
+        if answer is None or answer.player is None or answer.utterance is None:
+            return
+        if not answer.over:
+            answer.utterance.finish()
+        await answer.player
+        self._answer = None
+        if answer.started:
+            await self.push_frame(TTSStoppedFrame())
+            await self.push_frame(MetricsFrame(data=[answer.metrics(self.name)]))
+
+    async def _drop(self) -> None:
+        answer, self._answer = self._answer, None
+        if answer is None:
+            return
+        if answer.utterance is not None:
+            answer.utterance.cancel()
+        if answer.player is not None:
+            await self.cancel_task(answer.player)
+        if answer.started:
+            await self.push_frame(TTSStoppedFrame())
+
+
+class _Answer:
+    """One answer's utterance, its results on their way from the batcher's thread, and its words."""
+
+    def __init__(self, samples_per_token: int, from_hz: int, to_hz: int):
+        self.utterance: BatchedUtterance | None = None
+        self.player: asyncio.Task[None] | None = None
+        self.started = False
+        self.over = False
+        self._loop = asyncio.get_running_loop()
+        self._said: asyncio.Queue[Said] = asyncio.Queue()
+        self._rate_hz = to_hz
+        self._samples_per_token = samples_per_token * to_hz / from_hz
+        self._resampler = soxr.ResampleStream(from_hz, to_hz, 1) if from_hz != to_hz else None
+        self._tokens = 0
+        self._samples = 0
+        self._words: deque[tuple[int, int]] = deque()
+        self._step_s = 0.0
+        self._queue_s = 0.0
+
+    def emit(self, said: Said) -> None:
+        """Hand a result over to the event loop; called on the batcher's thread."""
+        self._loop.call_soon_threadsafe(self._said.put_nowait, said)
+
+    async def __aiter__(self):
+        """The results up to the final one."""
+        while not self.over:
+            said = await self._said.get()
+            self.over = said.final
+            yield said
+
+    def push(self, tokens: np.ndarray, words: tuple[tuple[int, int], ...]) -> None:
+        """Add tokens int32 [n] and the words that end in them."""
+        if self.over or self.utterance is None:
+            return
+        self.utterance.push(tokens)
+        self._words.extend(
+            (round((self._tokens + end) * self._samples_per_token), chars) for end, chars in words
+        )
+        self._tokens += len(tokens)
+
+    def frame(self, said: Said, turn: int) -> VoiceAudioFrame | None:
+        """The audio of a result with the words that end in it; None without any sample."""
+        self._step_s += said.step_s
+        self._queue_s = max(self._queue_s, said.queue_s)
+        samples = said.samples
+        if self._resampler is not None:
+            samples = self._resampler.resample_chunk(samples, last=said.final)
+        if not len(samples):
+            return None
+        start, self._samples = self._samples, self._samples + len(samples)
+        words = []
+        while self._words and (said.final or self._words[0][0] <= self._samples):
+            end, chars = self._words.popleft()
+            words.append((min(end, self._samples) - start, chars))
+        return VoiceAudioFrame(
+            to_int16_bytes(samples), self._rate_hz, 1, turn=turn, words=tuple(words)
+        )
+
+    def metrics(self, processor: str) -> Token2wavMetricsData:
+        """Of the whole answer."""
+        audio_s = self._samples / self._rate_hz
+        return Token2wavMetricsData(
+            processor=processor,
+            model="token2wav",
+            audio_s=audio_s,
+            rtf=self._step_s / audio_s,
+            queue_s=self._queue_s,
+        )
