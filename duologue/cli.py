@@ -14,11 +14,15 @@ from typing import Annotated, Any
 
 import typer
 
+from duologue.cli_engine import engine_app
 from duologue.cli_models import models_app
+from duologue.cli_voices import voices_app
 from duologue.errors import DuologueError, InputError, UsageError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.add_typer(models_app, name="models")
+app.add_typer(voices_app, name="voices")
+app.add_typer(engine_app, name="engine")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Output = Annotated[Path, typer.Option("--output", "-o", help="The WAV to write.")]

@@ -27,6 +27,8 @@ def test_the_core_works_without_pipecat_and_torch():
     script = (
         "import sys; sys.modules['pipecat'] = sys.modules['torch'] = None;"
         "import duologue.cli, duologue.asr.whisper, duologue.tts.offline, duologue.lm.llamacpp;"
-        "import duologue.lm.openai_http, duologue.doctor"
+        "import duologue.lm.openai_http, duologue.doctor, duologue.voices;"
+        "import duologue.token2wav.batch, duologue.token2wav.graph_flow;"
+        "import duologue.token2wav.vocoder, duologue.token2wav.front_end, duologue.engines.onnx"
     )
     subprocess.run([sys.executable, "-c", script], check=True)
