@@ -21,7 +21,7 @@ def log_mel(samples: np.ndarray, frames: int | None = None, *, n_mels: int = 80)
         n_mels: 80 for Whisper up to large-v2; 128 for later ones and for the S3 speech tokenizer.
 
     Returns:
-        float32 [n_mels, frames or n // 160], scaled as Whisper expects it.
+        float32 [n_mels, frames or n // 160], contiguous, scaled as Whisper expects it.
     """
     if frames is not None:
         samples = samples[: frames * HOP]
@@ -36,4 +36,5 @@ def log_mel(samples: np.ndarray, frames: int | None = None, *, n_mels: int = 80)
     padded = np.pad(samples, N_FFT // 2, mode="reflect")
     # A centred transform has one frame more; Whisper leaves out the last.
     logs = by_frame(padded, N_FFT, HOP, features)[: len(samples) // HOP].T
-    return ((np.maximum(logs, logs.max() - 8.0) + 4.0) / 4.0).astype(np.float32)
+    scaled = (np.maximum(logs, logs.max() - 8.0) + 4.0) / 4.0
+    return np.ascontiguousarray(scaled, np.float32)
