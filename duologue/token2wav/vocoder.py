@@ -117,7 +117,8 @@ class Vocoder:
         self.hold_back = (
             early_frames
             if self._early
-            else max(self._field.mel, self._field.source + self._field.f0)
+            # The last half frame of source that HiFT can reach weighs too little to wait for.
+            else self._field.mel + self._field.f0
         )
         """Frames of delay: known, but not given out yet."""
         # One frame long: behind it the older samples, which saw less, are the worse ones.

@@ -11,7 +11,7 @@ from duologue.token2wav.config import HiftConfig
 from duologue.token2wav.source import Source, SourceWeights
 from tests.token2wav import reference
 
-CONFIG = HiftConfig()
+CONFIG = HiftConfig(base_channels=16, f0_channels=16)
 SAMPLES = CONFIG.samples_per_frame
 WEIGHTS = SourceWeights(
     np.random.default_rng(0).normal(0, 0.4, CONFIG.nb_harmonics + 1).astype(np.float32), 0.07

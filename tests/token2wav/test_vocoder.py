@@ -152,7 +152,7 @@ def test_streamed_is_whole(exact, sizes, seed):
     # 15 frames of source, which looks 5 ahead for its f0; nothing is kept longer.
     known = np.cumsum(sizes)[:-1]
     given_out = np.cumsum([len(samples) for samples in made])[:-1]
-    np.testing.assert_array_equal(given_out, SAMPLES * np.maximum(0, known - 20))
+    np.testing.assert_array_equal(given_out, SAMPLES * np.maximum(0, known - exact.hold_back))
 
 
 @pytest.mark.parametrize("mode", ["exact", "early"])
