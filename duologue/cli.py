@@ -17,7 +17,7 @@ import typer
 from duologue.cli_engine import engine_app
 from duologue.cli_models import models_app
 from duologue.cli_voices import voices_app
-from duologue.errors import DuologueError, InputError, UsageError
+from duologue.errors import DuologueError, EngineError, InputError, UsageError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.add_typer(models_app, name="models")
@@ -174,6 +174,20 @@ def transcribe(
         typer.echo(json.dumps(facts, indent=2, ensure_ascii=False))
     else:
         typer.echo(text)
+
+
+@app.command()
+def convert(
+    source: Annotated[Path, typer.Argument(metavar="CHECKPOINT", show_default=False)],
+    target: Annotated[Path, typer.Argument(metavar="FOLDER", show_default=False)],
+) -> None:
+    """Write a token2wav checkpoint (flow.yaml, flow.pt, hift.pt) as safetensors."""
+    if importlib.util.find_spec("torch") is None:
+        raise EngineError("converting needs torch; run: pip install 'duologue[torch]'")
+    from duologue.token2wav.weights import convert as write
+
+    write(source, target)
+    typer.echo(str(target))
 
 
 @app.command()

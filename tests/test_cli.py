@@ -149,3 +149,13 @@ def test_doctor_reports_every_part(run):
     assert checks["espeak-ng"]["ok"]
     assert checks["model smollm2-135m-instruct"]["found"] == "ready"
     assert checks["NVIDIA GPU"]["optional"]
+
+
+def test_convert_writes_safetensors(run, tmp_path):
+    pytest.importorskip("torch")
+    from duologue.token2wav.weights import load, load_preset, save
+
+    save(load_preset("tiny", 1), tmp_path / "in")
+    assert run("convert", tmp_path / "in", tmp_path / "out")[0] == 0
+    assert load(tmp_path / "out").config.flow.encoder.num_blocks == 2
+    assert run("convert", tmp_path / "none", tmp_path / "out")[0] == 4

@@ -15,6 +15,7 @@ from safetensors.numpy import load_file
 from duologue.engines.onnx import OnnxGraph
 from duologue.errors import ModelError
 from duologue.token2wav.config import Token2wavConfig
+from duologue.token2wav.pipeline import EngineSettings, Token2wav
 from duologue.token2wav.ports import SIGNATURES
 from duologue.token2wav.solver import FlowGraphs
 from duologue.token2wav.source import SourceWeights
@@ -74,6 +75,18 @@ def load_onnx(folder: Path, *, threads: int = 1) -> OnnxModel:
         *speaker,
     )
     return OnnxModel(config, flow, graphs["f0"], graphs["hift"], source, graphs.get(OPTIONAL))
+
+
+def open_engine(folder: Path, settings: EngineSettings) -> Token2wav:
+    """Load a folder that `duologue engine export` wrote.
+
+    Raises:
+        ModelError, EngineError: as `load_onnx`.
+    """
+    model = load_onnx(folder, threads=settings.threads)
+    return Token2wav.over_graphs(
+        model.config, model.flow, model.f0, model.hift, model.source, settings
+    )
 
 
 def outside_tensors(
