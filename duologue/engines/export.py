@@ -98,12 +98,14 @@ def export_all(
     Args:
         weights: Of the model.
         folder: Where to; what it holds is replaced.
-        precision: "fp32", "fp16" or "bf16", which no CPU runs.
+        precision: "fp32" or "fp16".
         report: Told of each graph that is written, and its relative rms difference.
 
     Raises:
         UsageError, EngineError: as `export_graph`.
     """
+    if precision == "bf16":
+        raise UsageError("no CPU runs bf16; expected fp32 or fp16")
     (folder / CONFIG).unlink(missing_ok=True)
     for name, spec in GRAPHS.items():
         if spec.module(weights) is None:
@@ -149,7 +151,11 @@ def export_onnx(
     inputs, outputs = tuple(inputs), tuple(outputs)
     tensors = tuple(to_tensor(port, sample[port.name], "cpu") for port in inputs)
     dynamic = tuple(
-        {at: torch.export.Dim.DYNAMIC for at, size in enumerate(port.shape) if isinstance(size, str)}
+        {
+            at: torch.export.Dim.DYNAMIC
+            for at, size in enumerate(port.shape)
+            if isinstance(size, str)
+        }
         for port in inputs
     )
     try:
