@@ -35,6 +35,7 @@ class EngineSettings:
 
     Attributes:
         sessions: Sessions at once.
+        batch: Most of them in one run of an engine that makes its graphs by size.
         window: Mel frames of its own past that a session attends to.
         voices: Voices kept ready.
         mode: Whether streamed samples equal those of the whole utterance, or come earlier.
@@ -42,6 +43,7 @@ class EngineSettings:
     """
 
     sessions: int = 8
+    batch: int = 64
     window: int = 100
     voices: int = 8
     mode: Literal["exact", "early"] = "exact"

@@ -48,7 +48,8 @@ def engine(request, weights, plain) -> tuple[Token2wav, float]:
         pytest.skip("needs an NVIDIA GPU")
     from duologue.engines.cudagraph.model import engine_of as on_gpu
 
-    return on_gpu(weights.model, SETTINGS), 3e-3
+    # The phase of the source adds up what half precision does to f0: 6e-3 after 40 tokens.
+    return on_gpu(weights.model, SETTINGS), 1e-2
 
 
 def voice(seed: int) -> VoicePrompt:
