@@ -1,6 +1,6 @@
 """The pipeline's own frames. `turn` is the answer's number in the session's memory."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from pipecat.frames.frames import DataFrame, LLMTextFrame, SystemFrame, TTSAudioRawFrame
@@ -52,7 +52,7 @@ class SpeechTokensFrame(DataFrame):
     """
 
     turn: int = 0
-    tokens: np.ndarray | None = None
+    tokens: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int32))
     words: tuple[tuple[int, int], ...] = ()
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import secrets
 from collections import deque
+from contextlib import suppress
 
 import numpy as np
 import soxr
@@ -21,7 +22,7 @@ from pipecat.services.ai_service import AIService
 from pipecat.services.settings import TTSSettings
 
 from duologue.audio.pcm import to_int16_bytes
-from duologue.errors import CapacityError, DuologueError
+from duologue.errors import CapacityError, DuologueError, UsageError
 from duologue.token2wav.batch import BatchedUtterance, Batcher, Said
 from duologue.token2wav.step import VoicePrompt
 from duologue.token2wav.stream import Schedule
@@ -45,7 +46,8 @@ class Token2wavMetricsData(MetricsData):
 class Token2wav(AIService):
     """Speaks the speech tokens between the start and the end of an answer.
 
-    The answer's end passes on when its last sample has; an interruption drops the rest of it.
+    The answer's end passes on when its last sample has; an interruption drops the rest of it. Once
+    something of an answer has failed, what was accepted before is spoken and the rest is not.
 
     Args:
         batcher: The engine, shared by sessions.
@@ -60,6 +62,7 @@ class Token2wav(AIService):
         self._schedule = schedule
         self._rate_hz = 0
         self._answer: _Answer | None = None
+        self._failed = False
         self._turn = 0
 
     def can_generate_metrics(self) -> bool:
@@ -84,7 +87,7 @@ class Token2wav(AIService):
             return
         if isinstance(frame, LLMFullResponseStartFrame):
             await self._drop()
-            self._turn = frame.metadata.get("turn", 0)
+            self._turn, self._failed = frame.metadata.get("turn", 0), False
         elif isinstance(frame, LLMFullResponseEndFrame):
             await self._finish()
         elif isinstance(frame, InterruptionFrame):
@@ -92,16 +95,19 @@ class Token2wav(AIService):
         await self.push_frame(frame, direction)
 
     async def _speak(self, frame: SpeechTokensFrame) -> None:
-        assert frame.tokens is not None
+        if self._failed or frame.turn != self._turn:
+            return
         try:
             if self._answer is None:
                 await self.start_ttfb_metrics()
                 self._answer = await self._begin()
             self._answer.push(frame.tokens, frame.words)
-        except CapacityError as error:
-            await self.push_error(f"no voice is free: {error}", exception=error)
         except DuologueError as error:
-            await self.push_error(str(error), exception=error)
+            self._failed = True
+            refused = isinstance(error, CapacityError)
+            await self.push_error(
+                f"no voice is free: {error}" if refused else str(error), exception=error
+            )
 
     async def _begin(self) -> "_Answer":
         answer = _Answer(self._batcher.samples_per_token, self._batcher.rate_hz, self._rate_hz)
@@ -140,7 +146,8 @@ class Token2wav(AIService):
         answer = self._answer
         if answer is None or answer.player is None or answer.utterance is None:
             return
-        if not answer.over:
+        # The engine may have ended it, and the result still be on its way here.
+        with suppress(UsageError):
             answer.utterance.finish()
         await answer.player
         self._answer = None
@@ -204,6 +211,8 @@ class _Answer:
         """The audio of a result with the words that end in it; None without any sample."""
         self._step_s += said.step_s
         self._queue_s = max(self._queue_s, said.queue_s)
+        if said.error is not None:
+            return None
         samples = said.samples
         if self._resampler is not None:
             samples = self._resampler.resample_chunk(samples, last=said.final)

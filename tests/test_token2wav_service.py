@@ -5,7 +5,6 @@ import asyncio
 import numpy as np
 import pytest
 from pipecat.frames.frames import (
-    ErrorFrame,
     InterruptionFrame,
     LLMFullResponseEndFrame,
     LLMFullResponseStartFrame,
@@ -61,19 +60,35 @@ class Stage:
     def __init__(self, batcher, rate_hz: int):
         self.service = Token2wav(batcher, voice(1), schedule=Schedule((4,)))
         self.tap = Ear()
+        self.errors: list[str] = []
         self.worker = PipelineWorker(
             Pipeline([self.service, self.tap]),
             params=PipelineParams(audio_out_sample_rate=rate_hz, enable_metrics=True),
         )
 
+        @self.worker.event_handler("on_pipeline_error")
+        async def on_error(worker, frame):
+            self.errors.append(frame.error)
+            self.tap.news.set()
+
+    async def wait_for_error(self):
+        async with asyncio.timeout(30):
+            while not self.errors:
+                self.tap.news.clear()
+                await self.tap.news.wait()
+
     async def say(self, frame):
         await self.worker.queue_frame(frame)
 
     async def answer(self, *parts: SpeechTokensFrame, turn: int = 1):
+        await self.begin(turn)
+        for frame in (*parts, LLMFullResponseEndFrame()):
+            await self.say(frame)
+
+    async def begin(self, turn: int):
         start = LLMFullResponseStartFrame()
         start.metadata["turn"] = turn
-        for frame in (start, *parts, LLMFullResponseEndFrame()):
-            await self.say(frame)
+        await self.say(start)
 
     async def wait_for(self, kind, count: int = 1):
         async with asyncio.timeout(30):
@@ -108,8 +123,8 @@ def play(batcher):
     return run
 
 
-def tokens(first: int, count: int, words=()) -> SpeechTokensFrame:
-    return SpeechTokensFrame(turn=1, tokens=speech(first, count).astype(np.int32), words=words)
+def tokens(first: int, count: int, words=(), turn: int = 1) -> SpeechTokensFrame:
+    return SpeechTokensFrame(turn=turn, tokens=speech(first, count).astype(np.int32), words=words)
 
 
 async def test_an_answer_is_spoken_between_started_and_stopped(play, batcher):
@@ -150,14 +165,13 @@ async def test_another_output_rate_keeps_the_length(play):
 
 async def test_an_interruption_drops_the_rest_and_the_next_answer_is_whole(play, model):
     async def scenario(stage):
-        start = LLMFullResponseStartFrame()
-        await stage.say(start)
+        await stage.begin(1)
         await stage.say(tokens(1, 20))
         await stage.wait_for(VoiceAudioFrame)
         await stage.say(InterruptionFrame())
         await stage.wait_for(InterruptionFrame)
         seen = len(stage.of(VoiceAudioFrame))
-        await stage.answer(tokens(3, 6), turn=2)
+        await stage.answer(tokens(1, 9), tokens(3, 6, turn=2), turn=2)
         await stage.wait_for(LLMFullResponseEndFrame)
         later = stage.of(VoiceAudioFrame)[seen:]
         assert {frame.turn for frame in later} == {2}
@@ -167,27 +181,46 @@ async def test_an_interruption_drops_the_rest_and_the_next_answer_is_whole(play,
     assert not model.flow._slots.generations
 
 
-async def test_beyond_capacity_is_an_error_and_the_answer_still_ends(play, model, batcher):
+async def test_a_refused_answer_is_one_error_and_never_begins_in_its_middle(play, batcher):
     taken = [batcher.open(voice(1), 1, lambda said: None) for _ in range(2)]
 
     async def scenario(stage):
-        await stage.answer(tokens(1, 6))
+        await stage.begin(1)
+        await stage.say(tokens(1, 6))
+        await stage.wait_for_error()
+        for utterance in taken:
+            utterance.cancel()
+        await stage.say(tokens(1, 20, ((1, 99),)))
+        await stage.say(LLMFullResponseEndFrame())
         await stage.wait_for(LLMFullResponseEndFrame)
+        assert len(stage.errors) == 1 and "no voice is free" in stage.errors[0]
+        assert not stage.of(VoiceAudioFrame)
 
-    errors = []
+    await play(scenario)
 
-    async def watched(stage):
-        stage.worker.add_event_handler(
-            "on_pipeline_error", lambda worker, frame: errors.append(frame)
-        )
-        await scenario(stage)
 
-    stage = await play(watched)
-    for utterance in taken:
-        utterance.cancel()
-    assert not stage.of(VoiceAudioFrame)
-    assert not stage.of(ErrorFrame)
-    assert any("no voice is free" in frame.error for frame in errors)
+@pytest.mark.parametrize("rate_hz", [24_000, 16_000])
+async def test_an_engine_that_fails_ends_the_answer_and_claims_no_word_after_it(
+    play, model, monkeypatch, rate_hz
+):
+    step, runs = model.flow.step, []
+
+    def fails_late(work):
+        runs.append(1)
+        if len(runs) > 6:
+            raise RuntimeError("out of memory")
+        return step(work)
+
+    monkeypatch.setattr(type(model.flow), "step", lambda self, work: fails_late(work))
+
+    async def scenario(stage):
+        await stage.answer(tokens(1, 60, ((2, 5), (60, 99))))
+        await stage.wait_for(LLMFullResponseEndFrame)
+        assert ["out of memory" in error for error in stage.errors] == [True]
+        claimed = [chars for frame in stage.of(VoiceAudioFrame) for _, chars in frame.words]
+        assert claimed == [5]
+
+    await play(scenario, rate_hz)
 
 
 async def test_an_answer_without_tokens_makes_no_sound(play):

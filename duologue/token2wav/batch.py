@@ -4,6 +4,7 @@ A thread runs the engine whenever a chunk is ready, over those that are ready by
 listener runs out of sound first going first. Nothing waits for a batch to fill.
 """
 
+import logging
 import threading
 import time
 from collections import deque
@@ -13,7 +14,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from duologue.errors import CapacityError, DuologueError, EngineError, UsageError
+from duologue.errors import CapacityError, ConfigError, DuologueError, EngineError, UsageError
 from duologue.token2wav.step import (
     FlowStep,
     FlowWork,
@@ -23,6 +24,8 @@ from duologue.token2wav.step import (
     VoicePrompt,
 )
 from duologue.token2wav.stream import Chunk, Chunker, Schedule
+
+log = logging.getLogger(__name__)
 
 W = TypeVar("W")
 R = TypeVar("R")
@@ -61,6 +64,11 @@ class _Session:
     heard_until_s: float | None = None
     finished: bool = False
     open: bool = True
+
+    @property
+    def late_since_s(self) -> float:
+        """Since when a ready chunk is late: the listener needs it, and it has come."""
+        return max(self.due_s, self.ready[0][0])
 
     @property
     def due_s(self) -> float:
@@ -110,6 +118,9 @@ class Batcher:
     Attributes:
         rate_hz: Samples a second.
         samples_per_token: Samples of sound for one token.
+
+    Raises:
+        ConfigError: `max_batch` is less than 1.
     """
 
     def __init__(
@@ -121,6 +132,8 @@ class Batcher:
         max_late_s: float = 0.5,
         clock: Callable[[], float] = time.monotonic,
     ):
+        if max_batch < 1:
+            raise ConfigError(f"max_batch: found {max_batch}, expected at least 1")
         self._flow = flow
         self._vocoder = vocoder
         self._max_batch = max_batch
@@ -152,8 +165,7 @@ class Batcher:
             UsageError: the batcher is closed.
         """
         with self._changed:
-            if not self._running:
-                raise UsageError("this batcher is closed; open another one")
+            self._expect_running()
             self._refuse_if_late()
         config = self._flow.config
         chunker = Chunker(schedule or Schedule(), config.look_ahead, config.flow.vocab_size)
@@ -165,19 +177,32 @@ class Batcher:
             raise
         with self._changed:
             self._sessions[session] = None
+            try:
+                self._expect_running()
+            except UsageError:
+                self._end(session)
+                raise
         return BatchedUtterance(self, session)
 
     def close(self) -> None:
         """End every utterance and the thread; nothing is emitted after it."""
+        self._stop()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _stop(self) -> None:
         with self._changed:
             self._running = False
             self._changed.notify()
-        self._thread.join()
-        for session in list(self._sessions):
-            self._end(session)
+            for session in list(self._sessions):
+                self._end(session)
+
+    def _expect_running(self) -> None:
+        if not self._running:
+            raise UsageError("this batcher is closed; open another one")
 
     def _refuse_if_late(self) -> None:
-        waiting = [session.due_s for session in self._sessions if session.ready]
+        waiting = [session.late_since_s for session in self._sessions if session.ready]
         late_s = self._clock() - min(waiting, default=self._clock())
         if late_s > self._max_late_s:
             raise CapacityError(
@@ -214,8 +239,12 @@ class Batcher:
         self._vocoder.close(session.vocoder)
 
     def _run(self) -> None:
-        while batch := self._wait():
-            self._step(batch)
+        try:
+            while batch := self._wait():
+                self._step(batch)
+        finally:
+            # Whatever ends the thread, nobody must wait for it.
+            self._stop()
 
     def _wait(self) -> list[tuple[_Session, float, Chunk]]:
         """The most urgent chunks, one of a session; none when the batcher is closed."""
@@ -255,20 +284,29 @@ class Batcher:
             self._deliver(session, said)
 
     def _deliver(self, session: _Session, said: Said) -> None:
-        if not session.open:
-            return
-        if said.final:
-            self._end(session)
-        if len(said.samples):
-            from_s = max(self._clock(), session.heard_until_s or 0.0)
-            session.heard_until_s = from_s + len(said.samples) / self.rate_hz
-        session.emit(said)
+        # Under the lock, so that nothing is emitted once `cancel` has returned.
+        with self._changed:
+            if not session.open:
+                return
+            if said.final:
+                self._end(session)
+            if len(said.samples):
+                from_s = max(self._clock(), session.heard_until_s or 0.0)
+                session.heard_until_s = from_s + len(said.samples) / self.rate_hz
+            try:
+                session.emit(said)
+            except Exception:
+                log.exception("an utterance ends: its listener failed")
+                self._end(session)
 
 
-def each(step: Callable[[Sequence[W]], list[R]], work: Sequence[W]) -> list[R | Exception]:
+def each(step: Callable[[Sequence[W]], list[R]], work: Sequence[W]) -> Sequence[R | Exception]:
     """The result of each piece of work, or why it has none; one that fails spares the others."""
     try:
-        return list(step(work))
+        results = list(step(work))
+        if len(results) != len(work):
+            raise EngineError(f"the engine gave {len(results)} results for {len(work)} chunks")
+        return results
     except Exception as error:
         if len(work) == 1:
             return [error]

@@ -175,10 +175,15 @@ class Utterance:
 
     def _speak(self, chunks: list[Chunk]) -> np.ndarray:
         samples = [np.zeros(0, np.float32)]
-        for chunk in chunks:
-            [mel] = self._flow.step([FlowWork(self._flow_handle, chunk.tokens, chunk.final)])
-            work = VocoderWork(self._vocoder_handle, mel, chunk.final)
-            samples += self._vocoder.step([work])
+        try:
+            for chunk in chunks:
+                [mel] = self._flow.step([FlowWork(self._flow_handle, chunk.tokens, chunk.final)])
+                work = VocoderWork(self._vocoder_handle, mel, chunk.final)
+                samples += self._vocoder.step([work])
+        except BaseException:
+            # What follows a lost chunk would not be the utterance any more.
+            self.cancel()
+            raise
         return np.concatenate(samples)
 
     def _expect_open(self) -> None:

@@ -6,7 +6,7 @@ from queue import Queue
 import numpy as np
 import pytest
 
-from duologue.errors import CapacityError, EngineError, InputError, UsageError
+from duologue.errors import CapacityError, ConfigError, EngineError, InputError, UsageError
 from duologue.token2wav.batch import Batcher
 from duologue.token2wav.config import TINY
 from duologue.token2wav.step import Handle, Slots, VoicePrompt
@@ -231,3 +231,66 @@ def test_a_closed_batcher_ends_all(flow, vocoder):
         utterance.push(np.arange(3))
     with pytest.raises(UsageError, match="closed"):
         begin(batcher)
+
+
+def test_a_listener_that_fails_ends_its_own_utterance_only(batcher, flow):
+    def fails(said):
+        raise ZeroDivisionError
+
+    broken = batcher.open(VOICE, 1, fails, CHUNKS)
+    broken.push(np.arange(2 + AHEAD))
+    good, ear = begin(batcher, range(10))
+    good.finish()
+    assert len(ear.to_the_end()) == 10
+    with pytest.raises(UsageError, match="over"):
+        broken.push(np.arange(3))
+    assert not flow.slots.generations
+
+
+def test_a_listener_may_cancel_and_close(flow, vocoder):
+    ears = Queue()
+    batcher = Batcher(flow, vocoder)
+    utterance = batcher.open(
+        VOICE, 1, lambda said: (utterance.cancel(), batcher.close(), ears.put(said)), CHUNKS
+    )
+    utterance.push(np.arange(2 + AHEAD))
+    assert len(ears.get(timeout=10).samples) == 2
+    batcher.close()
+    assert not flow.slots.generations
+
+
+def test_an_engine_that_loses_results_is_an_error(batcher, vocoder, monkeypatch):
+    monkeypatch.setattr(vocoder, "step", lambda work: [])
+    utterance, ear = begin(batcher, range(2 + AHEAD))
+    with pytest.raises(EngineError, match="0 results for 1"):
+        ear.to_the_end()
+
+
+def test_a_slow_language_model_is_not_a_slow_engine(batcher, flow, clock):
+    batcher.rate_hz = 1
+    utterance, ear = begin(batcher, range(2 + AHEAD))
+    ear.get(timeout=10)
+    clock.now_s = 60.0
+    hold(flow, batcher)
+    utterance.push(np.arange(2))
+    begin(batcher)[0].cancel()
+
+
+def test_a_batcher_closed_while_a_voice_opens_leaves_nothing(flow, vocoder, monkeypatch):
+    batcher = Batcher(flow, vocoder)
+    opened = flow.open
+
+    def slow(voice, seed):
+        handle = opened(voice, seed)
+        batcher.close()
+        return handle
+
+    monkeypatch.setattr(flow, "open", slow)
+    with pytest.raises(UsageError, match="closed"):
+        begin(batcher)
+    assert not flow.slots.generations and not vocoder.slots.generations
+
+
+def test_a_batch_of_none_is_refused(flow, vocoder):
+    with pytest.raises(ConfigError, match="max_batch: found 0"):
+        Batcher(flow, vocoder, max_batch=0)

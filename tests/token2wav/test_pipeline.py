@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from duologue.engines.torch_model import engine_of
-from duologue.errors import ConfigError
+from duologue.errors import ConfigError, EngineError, UsageError
 from duologue.token2wav.config import TINY
 from duologue.token2wav.pipeline import EngineSettings, Token2wav, load
 from duologue.token2wav.step import VoicePrompt
@@ -76,6 +76,21 @@ def test_many_at_once_sound_as_each_alone(model):
                 said.append(ear.get(timeout=30))
             together = np.concatenate([part.samples for part in said])
             np.testing.assert_allclose(together, stream(model, tokens, who, seed)[0], atol=1e-4)
+
+
+def test_an_utterance_that_lost_a_chunk_is_over(model, monkeypatch):
+    def fails(self, work):
+        raise EngineError("out of memory")
+
+    with model.utterance(voice(1), 1, SCHEDULE) as utterance:
+        utterance.push(speech(1, 8))
+        with monkeypatch.context() as patch:
+            patch.setattr(type(model.vocoder), "step", fails)
+            with pytest.raises(EngineError):
+                utterance.push(speech(2, 12))
+        with pytest.raises(UsageError, match="over"):
+            utterance.finish()
+    assert not utterance.log.finished
 
 
 def test_a_checkpoint_is_loaded_by_the_engines_name(tmp_path, model):
