@@ -32,11 +32,12 @@ def room(config: str, flags: list[str], verbose: bool) -> None:
     from bots.room import serve
 
     url = f"http://{settings.room.host}:{settings.room.port}"
-    Console(stderr=True).print(f"duologue room: [bold]{url}[/] (loading models; Ctrl-C ends it)")
+    console = Console(stderr=True)
+    console.print(f"duologue room: [bold]{url}[/] (loading models; Ctrl-C ends it)")
     try:
-        asyncio.run(serve(settings))
+        asyncio.run(serve(settings, ready=lambda: console.print("The room is open.")))
     except KeyboardInterrupt:
-        Console(stderr=True).print("The room is closed.")
+        console.print("The room is closed.")
 
 
 def talk(

@@ -21,9 +21,10 @@ from typing import IO, Any, TypeVar
 
 import httpx
 from playwright.async_api import Browser, Page, async_playwright
+from playwright.async_api import Error as PlaywrightError
 
 from duologue.audio.pcm import from_int16_bytes, resample, to_int16_bytes, write_wav
-from duologue.errors import EngineError
+from duologue.errors import DuologueError, EngineError
 from duologue.models import ensure
 from duologue.rehearsal.plot import svg
 from duologue.rehearsal.report import exchanges, summary, table
@@ -258,9 +259,15 @@ def main() -> None:
     parser.add_argument("--wav", type=Path, help="keep the bot's sound here")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    script = read_script(options.script)
-    with nullcontext() if options.url else room_server() as server:
-        seen = asyncio.run(rehearse(script, server.url if server else options.url))
+    try:
+        script = read_script(options.script)
+        with nullcontext() if options.url else room_server() as server:
+            seen = asyncio.run(rehearse(script, server.url if server else options.url))
+    except (DuologueError, TimeoutError, PlaywrightError) as error:
+        # Of several lines the first says what happened.
+        reason = str(error).split("\n")[0] or "the room did not do what the script waits for"
+        print(f"rehearse: {reason}", file=sys.stderr)
+        raise SystemExit(getattr(error, "exit_code", 1)) from None
     if options.svg:
         options.svg.write_text(svg(seen), encoding="utf-8")
     if options.wav:

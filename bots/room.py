@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import socket
+from collections.abc import Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any
@@ -317,8 +318,12 @@ def create_app(models: Models, config: BotConfig) -> FastAPI:
     return app
 
 
-async def serve(config: BotConfig) -> None:
+async def serve(config: BotConfig, *, ready: Callable[[], None] = lambda: None) -> None:
     """Load the models, then run the room until it is stopped.
+
+    Args:
+        config: The set-up.
+        ready: Called when callers can come.
 
     Raises:
         EngineError: a model or an engine of the set-up is missing.
@@ -330,6 +335,7 @@ async def serve(config: BotConfig) -> None:
     server = uvicorn.Server(
         uvicorn.Config(create_app(models, config), log_level="warning", timeout_graceful_shutdown=2)
     )
+    ready()
     try:
         await server.serve([sock])
     finally:

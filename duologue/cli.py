@@ -67,7 +67,7 @@ def _bots() -> Any:
     if str(checkout) not in sys.path:
         sys.path.insert(0, str(checkout))
     if importlib.util.find_spec("pipecat") is None:
-        raise UsageError("this command needs pipecat; run `make install`, or add `duologue[room]`")
+        raise UsageError("this command needs pipecat; run `make install`")
     return importlib.import_module("bots.cli")
 
 
@@ -165,6 +165,8 @@ def transcribe(
             if transcript.credible:
                 texts.append(transcript.text)
     text = " ".join(texts)
+    if not text:
+        typer.echo(f"{source}: no speech found", err=True)
     if as_json:
         facts = {
             "text": text,
@@ -183,7 +185,7 @@ def convert(
 ) -> None:
     """Write a token2wav checkpoint (flow.yaml, flow.pt, hift.pt) as safetensors."""
     if importlib.util.find_spec("torch") is None:
-        raise EngineError("converting needs torch; run: pip install 'duologue[torch]'")
+        raise EngineError("converting needs torch; run: pip install -e '.[torch]'")
     from duologue.token2wav.weights import convert as write
 
     write(source, target)

@@ -100,10 +100,15 @@ def export(
 @engine_app.command("list")
 def list_engines(folder: Folder, as_json: AsJson = False) -> None:
     """List the graphs that were built."""
-    rows = [(path, read_info(path)) for path in find_plans(folder)]
+    rows, damaged = [], []
+    for path in find_plans(folder):
+        try:
+            rows.append((path, read_info(path)))
+        except EngineError as error:
+            damaged.append({"plan": str(path), "problems": [str(error)]})
     if as_json:
         shown = [{"plan": str(path), **info.model_dump(mode="json")} for path, info in rows]
-        typer.echo(json.dumps(shown, indent=2))
+        typer.echo(json.dumps(shown + damaged, indent=2))
         return
     form = "{:<18}{:<13}{:<12}{:<6}{:<18}{:>9}  {}"
     typer.echo(form.format("GRAPH", "BACKEND", "VERSION", "TYPE", "FOR", "SIZE", "FILE"))
@@ -111,6 +116,8 @@ def list_engines(folder: Folder, as_json: AsJson = False) -> None:
         size, target = f"{info.size / 1e6:.1f} MB", ",".join(info.targets) or "any"
         facts = (info.graph, info.backend, info.version, info.precision, target, size, path.name)
         typer.echo(form.format(*facts))
+    for row in damaged:
+        typer.echo(f"{row['plan']}: {'; '.join(row['problems'])}")
 
 
 @engine_app.command()
@@ -137,7 +144,7 @@ def _weights(preset: str | None, model: Path | None) -> "Weights":
         raise UsageError("expected one of --preset and --model")
     if missing := [name for name in ("torch", "onnx", "onnxscript") if find_spec(name) is None]:
         raise EngineError(
-            f"{', '.join(missing)} not installed; exporting takes pip install 'duologue[torch]'"
+            f"{', '.join(missing)} not installed; exporting takes pip install -e '.[torch]'"
         )
     from duologue.engines.graphs import load_weights, random_weights
 

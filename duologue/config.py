@@ -141,7 +141,7 @@ def load_config(
         return BotConfig.model_validate(data)
     except ValidationError as error:
         problems = [
-            f"{sources.get(_path(problem), path)}: {_explain(problem)}"
+            f"{_source(_path(problem), sources) or path}: {_explain(problem)}"
             for problem in error.errors()
         ]
         raise ConfigError("; ".join(problems)) from error
@@ -173,6 +173,11 @@ def _put(data: dict[str, Any], keys: list[str], value: str, source: str) -> None
         if not isinstance(data, dict):
             raise ConfigError(f"{source}: {key} is not a section")
     data[keys[-1]] = parsed
+
+
+def _source(loc: tuple[str, ...], sources: Mapping[tuple[str, ...], str]) -> str | None:
+    """What set the value at `loc`, or something in it."""
+    return next((name for key, name in sources.items() if key[: len(loc)] == loc), None)
 
 
 def _path(problem: Any) -> tuple[str, ...]:

@@ -56,9 +56,9 @@ def _packages() -> list[Check]:
         ("ctranslate2", "ctranslate2", "speech recognition", False),
         ("xllamacpp", "xllamacpp", "the embedded LM", False),
         ("onnxruntime", "onnxruntime", "the embedded voice", False),
-        ("pipecat-ai", "pipecat", "the bots; pip install 'duologue[room]'", False),
-        ("webrtcvad-wheels", "webrtcvad", "vad.engine webrtcvad; duologue[webrtcvad]", True),
-        ("funasr", "funasr", "asr.engine funasr; duologue[funasr]", True),
+        ("pipecat-ai", "pipecat", "the bots; pip install -e '.[room]'", False),
+        ("webrtcvad-wheels", "webrtcvad", "vad.engine webrtcvad; pip install -e '.[webrtcvad]'", True),
+        ("funasr", "funasr", "asr.engine funasr; pip install -e '.[funasr]'", True),
         ("torch", "torch", "GPU engines; not needed here", True),
     ]
     return [_package(*row) for row in wanted]

@@ -36,7 +36,7 @@ class WebRTCVADAnalyzer(VADAnalyzer):
         except ImportError as error:
             raise EngineError(
                 f"vad.engine webrtcvad cannot run ({error}); "
-                "`pip install 'duologue[webrtcvad]'`, or set vad.engine to silero"
+                "`pip install -e '.[webrtcvad]'`, or set vad.engine to silero"
             ) from error
         if aggressiveness not in range(4):
             raise ConfigError(f"aggressiveness is {aggressiveness!r}, expected 0, 1, 2 or 3")

@@ -54,6 +54,8 @@ def test_a_wrong_value_of_the_environment_is_not_blamed_on_the_file(file):
         load_config(file, environ={"DUOLOGUE_LM__THREADS": "many", "DUOLOGUE_LM__MAX_TOKEN": "3"})
     assert "DUOLOGUE_LM__THREADS: lm.threads: " in str(error.value)
     assert "DUOLOGUE_LM__MAX_TOKEN: lm.max_token: unknown key" in str(error.value)
+    with pytest.raises(ConfigError, match="^DUOLOGUE_FOO__BAR: foo: unknown key"):
+        load_config(file, environ={"DUOLOGUE_FOO__BAR": "1"})
     assert str(file) not in str(error.value)
 
 

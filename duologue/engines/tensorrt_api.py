@@ -15,7 +15,7 @@ FLAVOURS: tuple[Flavour, ...] = get_args(Flavour)
 
 _INSTALL = {
     "tensorrt": "pip install tensorrt",
-    "tensorrt_rtx": "pip install 'duologue[tensorrt-rtx]'",
+    "tensorrt_rtx": "pip install -e '.[tensorrt-rtx]'",
 }
 _DTYPES = {
     "FLOAT": "float32",

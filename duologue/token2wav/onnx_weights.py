@@ -35,7 +35,7 @@ def read_onnx_weights(path: Path) -> dict[str, np.ndarray]:
         import onnx
         from onnx.numpy_helper import to_array
     except ImportError as error:
-        raise EngineError(f"reading {path} needs onnx; install `duologue[torch]`") from error
+        raise EngineError(f"reading {path} needs onnx; run: pip install -e '.[torch]'") from error
     try:
         graph = onnx.load(path).graph
     except Exception as error:  # a protobuf DecodeError has no root but Exception

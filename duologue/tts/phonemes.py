@@ -74,7 +74,7 @@ class Phonemizer:
             self._stop()
             raise EngineError(
                 f"the phonemiser did not start ({started['error']}); install Debian's espeak-ng, "
-                "or `pip install 'duologue[espeak]'` (GPL-3.0)"
+                "or `pip install -e '.[espeak]'` (GPL-3.0)"
             )
         return process
 

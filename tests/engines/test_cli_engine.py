@@ -127,4 +127,4 @@ def test_without_torch_the_error_names_the_extra(command, monkeypatch):
     monkeypatch.setattr("duologue.cli_engine.find_spec", lambda name: None)
     error = command(*BUILD, "f0", "--preset", "tiny")[1]
     assert isinstance(error, EngineError)
-    assert "duologue[torch]" in str(error)
+    assert "-e '.[torch]'" in str(error)
