@@ -114,5 +114,5 @@ def test_a_rate_of_its_own_goes_before_the_pipelines() -> None:
 
 def test_without_the_package_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "webrtcvad", None)
-    with pytest.raises(EngineError, match=r"pip install 'duologue\[webrtcvad\]'"):
+    with pytest.raises(EngineError, match=r"pip install -e '\.\[webrtcvad\]'"):
         WebRTCVADAnalyzer()
