@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from duologue.cli_engine import engine_app
+from duologue.cli_lm import lm_app
 from duologue.cli_models import models_app
 from duologue.cli_voices import voices_app
 from duologue.errors import DuologueError, EngineError, InputError, UsageError
@@ -23,6 +24,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 app.add_typer(models_app, name="models")
 app.add_typer(voices_app, name="voices")
 app.add_typer(engine_app, name="engine")
+app.add_typer(lm_app, name="lm")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Output = Annotated[Path, typer.Option("--output", "-o", help="The WAV to write.")]

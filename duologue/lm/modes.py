@@ -1,0 +1,37 @@
+"""What goes in and what comes out: A audio, T text; 1 the user's content, 2 the answer."""
+
+from enum import StrEnum
+
+
+class Mode(StrEnum):
+    """The modes of speech-text models."""
+
+    A1_T1 = "A1-T1"
+    """Speech recognition."""
+    A1_T2 = "A1-T2"
+    """Speech in, an answer in text."""
+    A1_T2A2 = "A1-T2A2"
+    """Speech in, an answer in text and speech."""
+    T1_T2 = "T1-T2"
+    """Text chat."""
+    T1_T2A2 = "T1-T2A2"
+    """Text in, an answer in text and speech."""
+    T1_A1 = "T1-A1"
+    """Speech synthesis."""
+    T1_A2 = "T1-A2"
+    """Text in, an answer in speech alone."""
+
+    @property
+    def audio_in(self) -> bool:
+        """Whether the model hears the user."""
+        return self.value.startswith("A")
+
+    @property
+    def audio_out(self) -> bool:
+        """Whether the model speaks."""
+        return "A" in self.value.split("-")[1]
+
+    @property
+    def text_out(self) -> bool:
+        """Whether the text of the answer is wanted."""
+        return "T" in self.value.split("-")[1]

@@ -1,0 +1,97 @@
+"""Lines of a recorded or piped stream: ids, or what servers send, to ids or text."""
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from pydantic import BaseModel, StrictInt, ValidationError
+
+from duologue.errors import EngineError, InputError
+from duologue.lm.chunks import WHOLE
+from duologue.lm.events import EndReason
+
+Piece = list[int] | str | EndReason
+"""Ids, text of a server that gives none, or that the server says it has finished."""
+
+
+def read_lines(lines: Iterable[str]) -> Iterator[Piece]:
+    """What each line gives.
+
+    A line is an id, or a chunk of a completion in JSON, with or without "data:" before it. Blank
+    lines, comments (":") and other fields of server-sent events are skipped.
+
+    Raises:
+        InputError: another line.
+        EngineError: a chunk reports an error.
+    """
+    for number, line in enumerate(lines, 1):
+        text = line.strip().removeprefix("data:").strip()
+        if not text or text == "[DONE]" or text.startswith((":", "event:", "id:", "retry:")):
+            continue
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError):
+            value = text
+        if type(value) is int:
+            yield [value]
+            continue
+        try:
+            yield from _chunk(value)
+        except ValidationError as error:
+            raise InputError(
+                f"line {number} is {text[:80]!r}, expected an id or a completion's chunk in JSON"
+            ) from error
+
+
+# What servers add to these fields is of no concern here, so unlike our own files they may.
+class _Spoken(BaseModel):
+    tts_text: str | None = None
+    tts_audio: str | None = None
+
+
+class _Delta(BaseModel):
+    content: str | None = None
+    text: str | None = None
+    tts_content: _Spoken | None = None
+    token_ids: list[StrictInt] | None = None
+    """The ids of vLLM."""
+    tokens: list[StrictInt] | None = None
+    """The ids of llama.cpp."""
+    token_id: StrictInt | None = None
+    """The id of GLM-4-Voice's server."""
+
+    def ids(self) -> list[int]:
+        one = [] if self.token_id is None else [self.token_id]
+        return self.token_ids or self.tokens or one
+
+    def words(self) -> str:
+        spoken = self.tts_content or _Spoken()
+        return "".join(
+            part
+            for part in (spoken.tts_text, spoken.tts_audio, self.content, self.text)
+            if part is not None
+        )
+
+
+class _Choice(_Delta):
+    delta: _Delta | None = None
+    finish_reason: str | None = None
+
+
+class _Chunk(_Choice):
+    choices: list[_Choice] | None = None
+    error: Any = None
+
+
+def _chunk(value: Any) -> Iterator[Piece]:
+    chunk = _Chunk.model_validate(value)
+    if chunk.error:
+        raise EngineError(f"the server broke the answer off: {str(chunk.error)[:300]}")
+    for choice in [chunk] if chunk.choices is None else chunk.choices:
+        delta = choice.delta or choice
+        if ids := choice.ids() or delta.ids():
+            yield ids
+        elif words := delta.words():
+            yield words
+        if choice.finish_reason:
+            yield EndReason.STOP if choice.finish_reason in WHOLE else EndReason.CUT
