@@ -57,8 +57,8 @@ def _packages() -> list[Check]:
         ("xllamacpp", "xllamacpp", "the embedded LM", False),
         ("onnxruntime", "onnxruntime", "the embedded voice", False),
         ("pipecat-ai", "pipecat", "the bots; pip install -e '.[room]'", False),
-        ("webrtcvad-wheels", "webrtcvad", "vad.engine webrtcvad; pip install -e '.[webrtcvad]'", True),
-        ("funasr", "funasr", "asr.engine funasr; pip install -e '.[funasr]'", True),
+        ("webrtcvad-wheels", "webrtcvad", "vad.engine webrtcvad; -e '.[webrtcvad]'", True),
+        ("funasr", "funasr", "asr.engine funasr; -e '.[funasr]'", True),
         ("torch", "torch", "GPU engines; not needed here", True),
     ]
     return [_package(*row) for row in wanted]

@@ -29,6 +29,7 @@ def test_the_core_works_without_pipecat_and_torch():
         "import duologue.cli, duologue.asr.whisper, duologue.tts.offline, duologue.lm.llamacpp;"
         "import duologue.lm.openai_http, duologue.doctor, duologue.voices;"
         "import duologue.token2wav.batch, duologue.token2wav.graph_flow;"
-        "import duologue.token2wav.vocoder, duologue.token2wav.front_end, duologue.engines.onnx, duologue.lm.demux"
+        "import duologue.token2wav.vocoder, duologue.token2wav.front_end, duologue.engines.onnx;"
+        "import duologue.lm.demux"
     )
     subprocess.run([sys.executable, "-c", script], check=True)
