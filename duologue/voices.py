@@ -4,6 +4,7 @@ Each file is written aside and put in place in one step, so readers need no lock
 processes take turns.
 """
 
+import logging
 import os
 import re
 import unicodedata
@@ -24,7 +25,11 @@ from duologue.errors import ModelError, UsageError
 from duologue.token2wav.front_end import VoiceFrontEnd, voice_digest
 from duologue.token2wav.step import VoicePrompt
 
-ARRAYS = ("tokens", "mel", "embedding")
+log = logging.getLogger(__name__)
+
+ARRAYS = {"tokens": "int32", "mel": "float32", "embedding": "float32"}
+"""What a voice holds, and of which type."""
+
 _SUFFIX = ".safetensors"
 _NAME = re.compile(r"[^\W_][\w-]{0,47}")
 
@@ -105,7 +110,11 @@ class VoiceStore:
             UsageError: no voice has that name.
             ModelError: its file is damaged.
         """
-        info, arrays = self._read(_checked(name), ARRAYS)
+        info, arrays = self._read(_checked(name), tuple(ARRAYS))
+        types = [str(array.dtype) for array in arrays]
+        if types != list(ARRAYS.values()):
+            expected = ", ".join(map("{} {}".format, ARRAYS, ARRAYS.values()))
+            raise _damaged(self._path(name), f"found {', '.join(types)}, expected {expected}")
         voice = VoicePrompt(*arrays, digest=voice_digest(*arrays))
         if voice.digest != info.digest:
             raise _damaged(self._path(info.name), "its arrays have changed")
@@ -121,15 +130,21 @@ class VoiceStore:
         return self._read(_checked(name))[0]
 
     def names(self) -> list[str]:
-        """Names of all voices, sorted."""
+        """Names of all voices, sorted.
+
+        Raises:
+            ModelError: the store is not a folder.
+        """
+        if self.folder.exists() and not self.folder.is_dir():
+            raise self._unusable("not a folder")
         stems = (path.stem for path in self.folder.glob(f"*{_SUFFIX}"))
         return sorted(stem for stem in stems if _NAME.fullmatch(stem))
 
     def list(self) -> "list[VoiceInfo]":
-        """All voices, by name.
+        """All voices, by name; a damaged one is left out, and the log says which.
 
         Raises:
-            ModelError: a file is damaged.
+            ModelError: the store is not a folder.
         """
         found = []
         for name in self.names():
@@ -138,6 +153,8 @@ class VoiceStore:
             except UsageError:
                 # Somebody deletes it at this moment.
                 continue
+            except ModelError as error:
+                log.warning("%s", error)
         return found
 
     def delete(self, name: str) -> None:
@@ -174,9 +191,9 @@ class VoiceStore:
                 # A file that somebody has renamed is a renamed voice.
                 info = info.model_copy(update={"name": name})
                 return info, tuple(file.get_tensor(array) for array in arrays)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             raise self._unknown(name) from None
-        except (SafetensorError, ValidationError, OSError) as error:
+        except (SafetensorError, ValidationError, OSError, TypeError, AttributeError) as error:
             raise _damaged(path, str(error)) from error
 
     def _put(self, name: str, data: bytes) -> None:
@@ -195,10 +212,13 @@ class VoiceStore:
             with FileLock(self.folder / ".lock"):
                 yield
         except OSError as error:
-            raise ModelError(
-                f"the voice store {self.folder} cannot be used: {error.strerror or error}. "
-                "Set DUOLOGUE_VOICES to a folder that can be written."
-            ) from error
+            raise self._unusable(error.strerror or str(error)) from error
+
+    def _unusable(self, reason: str) -> ModelError:
+        return ModelError(
+            f"the voice store {self.folder} cannot be used: {reason}. "
+            "Set DUOLOGUE_VOICES to a folder that can be written."
+        )
 
 
 def _checked(name: str) -> str:

@@ -259,3 +259,34 @@ def test_the_command_adds_lists_and_deletes(models, tmp_path, monkeypatch):
     assert json.loads(run("list", "--json"))[0]["digest"] != added["digest"]
     run("delete", "joe")
     assert json.loads(run("list", "--json")) == []
+
+
+def test_a_damaged_voice_does_not_hide_the_others(store, front_end, caplog):
+    info = store.add("joe", SPEECH, front_end)
+    (store.folder / "bob.safetensors").write_bytes(b"?")
+    assert store.list() == [info]
+    assert "bob.safetensors: a damaged voice" in caplog.text
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
+def test_a_voice_of_another_type(store, front_end, dtype):
+    import torch
+    from safetensors import safe_open
+    from safetensors.torch import load_file, save_file
+
+    store.add("joe", SPEECH, front_end)
+    path = store.folder / "joe.safetensors"
+    with safe_open(path, "np") as file:
+        metadata = file.metadata()
+    arrays = load_file(path)
+    arrays["mel"] = arrays["mel"].to(getattr(torch, dtype))
+    save_file(arrays, path, metadata)
+    with pytest.raises(ModelError, match=rf"a damaged voice .*{dtype}"):
+        store.get("joe")
+
+
+@pytest.mark.parametrize("act", [VoiceStore.names, VoiceStore.list, lambda store: store.get("joe")])
+def test_a_store_that_is_a_file(store, act):
+    store.folder.write_text("")
+    with pytest.raises(ModelError, match=r"voices cannot be used: not a folder\. Set DUOLOGUE_VO"):
+        act(store)

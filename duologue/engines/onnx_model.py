@@ -9,14 +9,14 @@ from pathlib import Path
 
 import numpy as np
 from pydantic import ValidationError
-from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
+from duologue.engines.graph import Port
 from duologue.engines.onnx import OnnxGraph
 from duologue.errors import ModelError
 from duologue.token2wav.config import Token2wavConfig
 from duologue.token2wav.pipeline import EngineSettings, Token2wav
-from duologue.token2wav.ports import SIGNATURES
+from duologue.token2wav.ports import SIGNATURES, Signature
 from duologue.token2wav.solver import FlowGraphs
 from duologue.token2wav.source import SourceWeights
 
@@ -49,21 +49,16 @@ def load_onnx(folder: Path, *, threads: int = 1) -> OnnxModel:
     """Load a folder that `duologue engine export` wrote.
 
     Raises:
-        ModelError: there is no such folder, or it is not whole.
+        ModelError: there is no such folder, or it is not whole, or its parts are not of one model.
         EngineError: ONNX Runtime cannot run a graph.
     """
     try:
         config = Token2wavConfig.model_validate_json((folder / CONFIG).read_bytes())
-        outside = load_file(folder / TENSORS)
-        source = SourceWeights(outside["source_weight"], float(outside["source_bias"][0]))
-        speaker = outside["speaker_weight"], outside["speaker_bias"]
-    except (OSError, ValidationError, SafetensorError, KeyError) as error:
-        raise ModelError(
-            f"{folder} is no model in ONNX ({error}); expected {CONFIG}, {TENSORS} and a file for "
-            "each graph, as `duologue engine export` writes them"
-        ) from error
+    except (OSError, ValidationError) as error:
+        raise _no_model(folder, str(error)) from error
+    outside = _read_outside(folder, config)
     graphs = {
-        name: OnnxGraph(folder / f"{name}.onnx", threads=threads)
+        name: _open_graph(folder, name, config, threads)
         for name in SIGNATURES
         if name != OPTIONAL or (folder / f"{name}.onnx").is_file()
     }
@@ -72,9 +67,62 @@ def load_onnx(folder: Path, *, threads: int = 1) -> OnnxModel:
         graphs["estimator_stream"],
         graphs["encoder_offline"],
         graphs["estimator_offline"],
-        *speaker,
+        outside["speaker_weight"],
+        outside["speaker_bias"],
     )
+    source = SourceWeights(outside["source_weight"], float(outside["source_bias"][0]))
     return OnnxModel(config, flow, graphs["f0"], graphs["hift"], source, graphs.get(OPTIONAL))
+
+
+def _read_outside(folder: Path, config: Token2wavConfig) -> dict[str, np.ndarray]:
+    try:
+        outside = load_file(folder / TENSORS)
+    # Beside SafetensorError it lets out what numpy says of types that it has not.
+    except Exception as error:
+        raise _no_model(folder, f"{TENSORS}: {error}") from error
+    bins, harmonics = config.flow.output_size, config.hift.nb_harmonics + 1
+    expected = {
+        "speaker_weight": (bins, config.flow.spk_embed_dim),
+        "speaker_bias": (bins,),
+        "source_weight": (harmonics,),
+        "source_bias": (1,),
+    }
+    for name, shape in expected.items():
+        array = outside.get(name, np.zeros(0, np.float32))
+        if array.dtype != np.float32 or array.shape != shape or not np.isfinite(array).all():
+            raise _no_model(
+                folder,
+                f"{TENSORS}: {name} is {array.dtype} {list(array.shape)}, "
+                f"not finite float32 {list(shape)}",
+            )
+    return outside
+
+
+def _open_graph(folder: Path, name: str, config: Token2wavConfig, threads: int) -> OnnxGraph:
+    path = folder / f"{name}.onnx"
+    if not path.is_file():
+        raise _no_model(folder, f"no {path.name}")
+    graph = OnnxGraph(path, threads=threads)
+    found = _fixed(Signature(graph.inputs, graph.outputs))
+    if found not in [_fixed(SIGNATURES[name](config, dtype)) for dtype in ("float32", "float16")]:
+        raise _no_model(folder, f"the inputs and outputs of {path.name} are not those of {name}")
+    return graph
+
+
+def _fixed(signature: Signature) -> list[list[tuple]]:
+    """What is the same in a signature and in a file, which names its axes in its own way."""
+
+    def facts(port: Port) -> tuple:
+        return port.name, port.dtype, [isinstance(axis, int) and axis for axis in port.shape]
+
+    return [list(map(facts, ports)) for ports in signature]
+
+
+def _no_model(folder: Path, reason: str) -> ModelError:
+    return ModelError(
+        f"{folder} is no model in ONNX ({reason}); expected {CONFIG}, {TENSORS} and a file for "
+        "each graph, all of one model, as `duologue engine export` writes them"
+    )
 
 
 def open_engine(folder: Path, settings: EngineSettings) -> Token2wav:

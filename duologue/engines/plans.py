@@ -6,7 +6,6 @@ themselves are never compared. The JSON is written last; without it a file does 
 
 import hashlib
 import json
-import os
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -140,12 +139,12 @@ def read_info(path: Path) -> PlanInfo:
 
 
 def find_whole(path: Path) -> PlanInfo | None:
-    """What lies at a path, if it is a whole plan."""
+    """What lies at a path, if it is a whole plan, and of the recipe that its name stands for."""
     try:
         info = read_info(path)
     except EngineError:
         return None
-    return None if _damage(path, info) else info
+    return None if info.path(path.parent) != path or _damage(path, info) else info
 
 
 def find_plans(folder: Path) -> list[Path]:
@@ -202,11 +201,10 @@ def write_atomically(path: Path, content: bytes) -> None:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".", delete=False) as file:
-            file.write(content)
-            # The name of a temporary file is private; what it becomes is like any other file.
-            os.chmod(file.name, 0o644)
-        os.replace(file.name, path)
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".") as aside:
+            file = Path(aside, path.name)
+            file.write_bytes(content)
+            file.replace(path)
     except OSError as error:
         raise EngineError(f"{path} cannot be written: {error}") from error
 

@@ -19,14 +19,15 @@ def check_tokens(tokens: np.ndarray, codebook: int, name: str = "tokens") -> np.
     Raises:
         InputError: not one row of whole numbers, or one outside the codebook.
     """
-    tokens = np.asarray(tokens)
-    if not tokens.size:
+    expected = f"expected one row of whole numbers from 0 to {codebook - 1}"
+    try:
+        tokens = np.asarray(tokens)
+    except (ValueError, TypeError) as error:
+        raise InputError(f"{name}: found no array ({error}), {expected}") from error
+    if tokens.shape == (0,):
         return np.zeros(0, np.int32)
     if tokens.ndim != 1 or not np.issubdtype(tokens.dtype, np.integer):
-        raise InputError(
-            f"{name}: found {tokens.dtype} {list(tokens.shape)}, "
-            f"expected one row of whole numbers from 0 to {codebook - 1}"
-        )
+        raise InputError(f"{name}: found {tokens.dtype} {list(tokens.shape)}, {expected}")
     outside = np.flatnonzero((tokens < 0) | (tokens >= codebook))
     if outside.size:
         place = outside[0]
@@ -41,7 +42,7 @@ def check_voice(voice: VoicePrompt, config: Token2wavConfig) -> None:
     """Whether a voice fits the model.
 
     Raises:
-        InputError: too short, of other sizes, or not finite.
+        InputError: too short, of other types or sizes, or not finite in float32.
     """
     tokens = check_tokens(voice.tokens, config.flow.vocab_size, "tokens of the voice")
     if len(tokens) < config.look_ahead:
@@ -49,6 +50,13 @@ def check_voice(voice: VoicePrompt, config: Token2wavConfig) -> None:
             f"voice: found {len(tokens)} tokens, expected at least {config.look_ahead}; "
             "record a few seconds of speech"
         )
+    for name, array in (("mel", voice.mel), ("embedding", voice.embedding)):
+        if not isinstance(array, np.ndarray) or not np.issubdtype(array.dtype, np.floating):
+            kind = getattr(array, "dtype", type(array).__name__)
+            raise InputError(
+                f"{name} of the voice: found {kind}, expected a numpy array of float32; "
+                "make the voice again from its clip"
+            )
     bins, frames = config.flow.output_size, config.frames_per_token * len(tokens)
     if voice.mel.shape[1:] != (bins,) or abs(len(voice.mel) - frames) > config.frames_per_token:
         raise InputError(
@@ -60,5 +68,9 @@ def check_voice(voice: VoicePrompt, config: Token2wavConfig) -> None:
             f"embedding of the voice: found {list(voice.embedding.shape)}, "
             f"expected [{config.flow.spk_embed_dim}]; take it from this model's speaker encoder"
         )
-    if not (np.isfinite(voice.mel).all() and np.isfinite(voice.embedding).all()):
-        raise InputError("voice: found values that are not finite; make it again from its clip")
+    with np.errstate(over="ignore"):
+        narrow = [array.astype(np.float32) for array in (voice.mel, voice.embedding)]
+    if not all(np.isfinite(array).all() for array in narrow):
+        raise InputError(
+            "voice: found values that are not finite in float32; make it again from its clip"
+        )

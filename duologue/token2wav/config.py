@@ -14,11 +14,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from duologue.errors import ConfigError, ModelError
 
-Positive = Annotated[int, Field(gt=0)]
+Positive = Annotated[int, Field(gt=0, le=16_384)]
+"""A width or a count; far above any real one, and small enough to build."""
+
+Many = Annotated[int, Field(gt=0, le=1_000_000)]
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
 class EncoderConfig(_Strict):
@@ -51,7 +54,7 @@ class EstimatorConfig(_Strict):
 
     in_channels: Positive = 320
     out_channels: Positive = 80
-    mlp_ratio: float = 4.0
+    mlp_ratio: float = Field(default=4.0, ge=0.125, le=64)
     depth: Positive = 16
     num_heads: Positive = 8
     head_dim: Positive = 64
@@ -66,7 +69,7 @@ class EstimatorConfig(_Strict):
 class SolverConfig(_Strict):
     """The conditional flow matching around the estimator."""
 
-    inference_cfg_rate: float = 0.7
+    inference_cfg_rate: float = Field(default=0.7, ge=0, le=100)
     estimator: EstimatorConfig = EstimatorConfig()
     n_timesteps: Positive = 10
 
@@ -78,7 +81,7 @@ class FlowConfig(_Strict):
     output_size: Positive = 80
     spk_embed_dim: Positive = 192
     output_type: Literal["mel"] = "mel"
-    vocab_size: Positive = 6561
+    vocab_size: Many = 6561
     encoder: EncoderConfig = EncoderConfig()
     decoder: SolverConfig = SolverConfig()
 
@@ -110,7 +113,7 @@ class HiftConfig(_Strict):
     base_channels: Positive = 512
     f0_channels: Positive = 512
     nb_harmonics: Positive = 8
-    sample_rate_hz: Positive = 24_000
+    sample_rate_hz: Many = 24_000
     upsample_rates: tuple[Positive, ...] = (8, 5, 3)
     upsample_kernel_sizes: tuple[Positive, ...] = (16, 11, 7)
     istft_n_fft: Positive = 16
@@ -124,6 +127,26 @@ class HiftConfig(_Strict):
     nsf_sigma: float = 0.003
     voiced_threshold_hz: float = 10.0
     audio_limit: float = 0.99
+
+    @model_validator(mode="after")
+    def _lists_agree(self) -> "HiftConfig":
+        per_stage = (
+            "upsample_rates",
+            "upsample_kernel_sizes",
+            "source_resblock_kernel_sizes",
+            "source_resblock_dilation_sizes",
+        )
+        for names in (per_stage, ("resblock_kernel_sizes", "resblock_dilation_sizes")):
+            lengths = [len(getattr(self, name)) for name in names]
+            if min(lengths) < 1 or len(set(lengths)) > 1:
+                found = ", ".join(map("{}: {}".format, names, lengths))
+                raise ValueError(f"found lists of lengths {found}; expected one length, 1 or more")
+        if not self.base_channels >> len(self.upsample_rates):
+            raise ValueError(
+                f"base_channels: found {self.base_channels}, which {len(self.upsample_rates)} "
+                "upsampling stages cannot halve"
+            )
+        return self
 
     @property
     def samples_per_frame(self) -> int:
@@ -222,14 +245,18 @@ def load_flow_yaml(path: Path) -> FlowConfig:
         ConfigError: not YAML, an unknown tag or key, or sizes that do not fit each other.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        content = path.read_bytes()
     except OSError as error:
         raise ModelError(f"{path} cannot be read ({error}); expected a flow.yaml") from error
     try:
         # The loader is a SafeLoader with four more tags.
-        data = yaml.load(text, Loader=_FlowLoader)
-        if not isinstance(data, dict) or set(data) != {"flow"}:
-            raise ConfigError(f"{path}: expected the one key 'flow' at the top")
+        data = yaml.load(content, Loader=_FlowLoader)
+    # Beside YAMLError it lets out what its constructors and Python's stack raise.
+    except Exception as error:
+        raise ConfigError(f"{path} is not a flow.yaml that can be read: {error}") from error
+    if not isinstance(data, dict) or set(data) != {"flow"}:
+        raise ConfigError(f"{path}: expected the one key 'flow' at the top")
+    try:
         return FlowConfig.model_validate(data["flow"])
-    except (yaml.YAMLError, ValidationError) as error:
+    except ValidationError as error:
         raise ConfigError(f"{path} is not a flow.yaml of a known kind: {error}") from error

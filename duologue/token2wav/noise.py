@@ -14,6 +14,8 @@ The recipe, which a GPU kernel repeats in integers and float32:
 Box-Muller in float32: no value lies beyond 5.9, which 1 of 270 million normals would.
 """
 
+import operator
+
 import numpy as np
 
 from duologue.errors import InputError
@@ -32,8 +34,14 @@ def key(seed: int) -> tuple[int, int]:
     """The two 32-bit key words of a seed.
 
     Raises:
-        InputError: the seed is not in [0, 2^64).
+        InputError: the seed is not a whole number in [0, 2^64).
     """
+    try:
+        seed = operator.index(seed)
+    except TypeError as error:
+        raise InputError(
+            f"seed: found {seed!r}, expected a whole number from 0 to 2^64 - 1; choose another seed"
+        ) from error
     if not 0 <= seed < 1 << 64:
         raise InputError(f"seed: found {seed}, expected 0 to 2^64 - 1; choose another seed")
     return seed & 0xFFFFFFFF, seed >> 32

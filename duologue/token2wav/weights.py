@@ -6,12 +6,10 @@ hift.pt. Ours is config.json and model.safetensors, which hold the whole model.
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import NamedTuple
 
 import torch
 from pydantic import ValidationError
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -45,21 +43,21 @@ def load(folder: Path, hift: HiftConfig | None = None) -> Model:
 
     Raises:
         ModelError: a file is missing or not what it should be, or tensors are missing, unknown or
-            misshapen.
+            misshapen, not floating point or not finite.
         ConfigError: flow.yaml or config.json is not valid.
     """
     if (folder / CONFIG).is_file():
         config = _read_config(folder / CONFIG)
-        tensors = _read_safetensors(folder / TENSORS)
+        tensors = _read_tensors(folder / TENSORS)
     elif (folder / "flow.yaml").is_file():
         config = Token2wavConfig(
             flow=load_flow_yaml(folder / "flow.yaml"), hift=hift or HiftConfig()
         )
         vocoder = {
             name.removeprefix(HIFT_PREFIX): value
-            for name, value in _read_pickle(folder / "hift.pt").items()
+            for name, value in _read_tensors(folder / "hift.pt").items()
         }
-        tensors = {f"flow.{name}": t for name, t in _read_pickle(folder / "flow.pt").items()}
+        tensors = {f"flow.{name}": t for name, t in _read_tensors(folder / "flow.pt").items()}
         tensors |= {f"hift.{name}": t for name, t in fold_weight_norm(vocoder).items()}
     else:
         raise ModelError(
@@ -115,7 +113,7 @@ def fold_weight_norm(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Plain weights for those stored as magnitude and direction, in either spelling of torch.
 
     Raises:
-        ModelError: one of the two is missing.
+        ModelError: one of the two is missing, or they do not fit each other.
     """
     plain, pairs = {}, {}
     for name, tensor in tensors.items():
@@ -129,6 +127,13 @@ def fold_weight_norm(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         raise ModelError(f"weight norm without its magnitude or direction: {_listed(broken)}")
     for name, pair in pairs.items():
         magnitude, direction = pair[0], pair[1]
+        one_each = (*direction.shape[:1], *(1 for _ in direction.shape[1:]))
+        if direction.dim() < 2 or magnitude.shape != one_each:
+            raise ModelError(
+                f"weight norm of {name}: found magnitude {list(magnitude.shape)} and direction "
+                f"{list(direction.shape)}, expected [n, 1, ..] and [n, m, ..]; "
+                "fetch the checkpoint again"
+            )
         norm = direction.flatten(1).norm(dim=1).view_as(magnitude)
         plain[f"{name}.weight"] = direction * (magnitude / norm)
     return plain
@@ -148,6 +153,7 @@ def _whole(model: Model) -> nn.ModuleDict:
 def _fill(module: nn.Module, tensors: Mapping[str, Tensor], source: Path) -> None:
     """Give a module its tensors, all of them and no other."""
     expected = module.state_dict()
+    floats = {name: tensor.float() for name, tensor in tensors.items()}
     problems = {
         "missing": sorted(expected.keys() - tensors.keys()),
         "unknown": sorted(tensors.keys() - expected.keys()),
@@ -156,6 +162,7 @@ def _fill(module: nn.Module, tensors: Mapping[str, Tensor], source: Path) -> Non
             for name in sorted(expected.keys() & tensors.keys())
             if tensors[name].shape != expected[name].shape
         ],
+        "not finite": sorted(name for name, t in floats.items() if not t.isfinite().all()),
     }
     if any(problems.values()):
         found = "; ".join(f"{kind}: {_listed(names)}" for kind, names in problems.items() if names)
@@ -163,7 +170,6 @@ def _fill(module: nn.Module, tensors: Mapping[str, Tensor], source: Path) -> Non
             f"{source}: its tensors are not those of a model of its configuration. {found}. "
             "Fetch the checkpoint again, or take the configuration that belongs to it"
         )
-    floats = {name: tensor.float() for name, tensor in tensors.items()}
     module.load_state_dict(floats, assign=True)
     module.requires_grad_(False)
 
@@ -180,22 +186,35 @@ def _read_config(path: Path) -> Token2wavConfig:
         raise ConfigError(f"{path} is not a token2wav configuration: {error}") from error
 
 
-def _read_safetensors(path: Path) -> dict[str, Tensor]:
+def _read_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a .safetensors or .pt file; what is not plain is refused, no code is run."""
     try:
-        return load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise ModelError(f"{path} cannot be read as safetensors: {error}") from error
-
-
-def _read_pickle(path: Path) -> dict[str, Tensor]:
-    """The state dict of a .pt file; what is not plain tensors is refused, and no code is run."""
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, EOFError, RuntimeError, UnpicklingError) as error:
-        raise ModelError(f"{path} cannot be read as a file of plain tensors: {error}") from error
-    if not isinstance(state, dict) or not all(isinstance(t, Tensor) for t in state.values()):
-        raise ModelError(f"{path} holds a {type(state).__name__}; expected names with tensors")
+        if path.suffix == ".safetensors":
+            state = load_file(path)
+        else:
+            state = torch.load(path, map_location="cpu", weights_only=True)
+    # Damaged pickles raise nearly anything.
+    except Exception as error:
+        raise ModelError(
+            f"{path} cannot be read as a file of plain tensors ({error!r}); fetch it again"
+        ) from error
+    if not isinstance(state, dict) or not all(map(_is_named_tensor, state.items())):
+        raise ModelError(
+            f"{path} holds a {type(state).__name__}; expected names with tensors in memory"
+        )
+    if wrong := [f"{name} {t.dtype}" for name, t in state.items() if not t.is_floating_point()]:
+        raise ModelError(f"{path}: expected floating point, found {_listed(wrong)}")
     return state
+
+
+def _is_named_tensor(item: tuple[object, object]) -> bool:
+    name, tensor = item
+    return (
+        isinstance(name, str)
+        and isinstance(tensor, Tensor)
+        and tensor.layout == torch.strided
+        and tensor.device.type == "cpu"
+    )
 
 
 def _drawn(name: str, like: Tensor, generator: torch.Generator) -> Tensor:

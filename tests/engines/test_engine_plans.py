@@ -1,7 +1,9 @@
 """The folder of built graphs."""
 
 import pytest
+from typer.testing import CliRunner
 
+from duologue.cli_engine import engine_app
 from duologue.engines.plans import (
     Machine,
     PlanInfo,
@@ -12,6 +14,7 @@ from duologue.engines.plans import (
     read_info,
     sha256,
     store_plan,
+    write_atomically,
 )
 from duologue.errors import EngineError
 
@@ -121,3 +124,27 @@ def test_folders_that_cannot_be_used(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(EngineError, match="cannot be written"):
         store(tmp_path / "file")
+
+
+def test_a_plan_of_another_recipe_is_not_found(tmp_path):
+    path, info = store(tmp_path)
+    store_plan(path, CONTENT, info.model_copy(update={"precision": "bf16"}))
+    assert find_whole(path) is None
+
+
+def test_a_write_that_fails_leaves_nothing(tmp_path):
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(EngineError, match="cannot be written"):
+        write_atomically(tmp_path / "taken", CONTENT)
+    assert [path.name for path in tmp_path.iterdir()] == ["taken"]
+
+
+def test_the_list_marks_what_is_damaged(tmp_path):
+    path, _ = store(tmp_path)
+    bad = tmp_path / "f0-fp32-onnx-0.onnx"
+    (tmp_path / f"{bad.name}.json").write_text("{")
+    for options in ([], ["--json"]):
+        result = CliRunner().invoke(engine_app, ["list", "--dir", str(tmp_path), *options])
+        assert result.exit_code == 0
+        assert path.name in result.stdout
+        assert f"{bad.name}.json cannot be used" in result.stdout

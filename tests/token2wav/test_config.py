@@ -8,8 +8,10 @@ from duologue.token2wav.config import (
     FULL,
     PRESETS,
     EncoderConfig,
+    EstimatorConfig,
     FlowConfig,
     HiftConfig,
+    SolverConfig,
     Token2wavConfig,
     load_flow_yaml,
 )
@@ -126,3 +128,40 @@ def test_parts_that_do_not_fit_each_other():
         Token2wavConfig(token_rate_hz=50)
     with pytest.raises(ValidationError, match="up_scale_factor: found 2, expected 4"):
         Token2wavConfig(flow=FlowConfig(encoder=EncoderConfig(up_stride=4)))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"flow: \xff\xfe\xe9", b"flow: " + b"[" * 5000, b"flow: !!bool x", b"flow: !!int ''", b"\0"],
+)
+def test_what_is_no_yaml(tmp_path, content):
+    path = tmp_path / "flow.yaml"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=r"not a flow\.yaml that can be read"):
+        load_flow_yaml(path)
+
+
+@pytest.mark.parametrize(
+    ("part", "changes", "named"),
+    [
+        (HiftConfig, {"resblock_kernel_sizes": (3, 7)}, "resblock_kernel_sizes: 2, resblock_dil"),
+        (HiftConfig, {"source_resblock_kernel_sizes": (7, 7)}, "source_resblock_kernel_sizes: 2"),
+        (HiftConfig, {"source_resblock_dilation_sizes": ((1,),)}, "dilation_sizes: 1"),
+        (HiftConfig, {"upsample_rates": (8, 5)}, "upsample_rates: 2, upsample_kernel_sizes: 3"),
+        (
+            HiftConfig,
+            {"resblock_kernel_sizes": (), "resblock_dilation_sizes": ()},
+            "resblock_kernel_sizes: 0",
+        ),
+        (HiftConfig, {"base_channels": 4}, "base_channels: found 4"),
+        (HiftConfig, {"nsf_sigma": float("nan")}, "nsf_sigma"),
+        (EstimatorConfig, {"mlp_ratio": 0.0}, "mlp_ratio"),
+        (EstimatorConfig, {"mlp_ratio": 1e9}, "mlp_ratio"),
+        (EstimatorConfig, {"depth": 10**13}, "depth"),
+        (SolverConfig, {"inference_cfg_rate": float("inf")}, "inference_cfg_rate"),
+        (FlowConfig, {"vocab_size": 10**13}, "vocab_size"),
+    ],
+)
+def test_sizes_that_no_model_has(part, changes, named):
+    with pytest.raises(ValidationError, match=named):
+        part(**changes)

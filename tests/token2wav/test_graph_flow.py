@@ -2,11 +2,13 @@
 
 import gc
 import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
+from duologue.errors import InputError
 from duologue.token2wav import noise
 from duologue.token2wav.config import TINY
 from duologue.token2wav.flow import Flow
@@ -248,3 +250,31 @@ def test_utterance_shorter_than_the_look_ahead(flow, n):
     mel = speak(flow, VOICE, 1, make_tokens(92, n), [])
     assert mel.shape == (2 * n, BINS)
     assert np.isfinite(mel).all()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"mel": VOICE.mel.tolist()},
+        {"mel": VOICE.mel.astype(object)},
+        {"embedding": list(VOICE.embedding)},
+        {"embedding": VOICE.embedding.astype(np.int32)},
+        {"mel": VOICE.mel.astype(np.float64) * 1e300},
+    ],
+)
+def test_voice_of_another_type(flow, changes):
+    with pytest.raises(InputError, match=r"voice: found (list|object|int32|values that are not)"):
+        flow.open(replace(VOICE, **changes), 1)
+
+
+@pytest.mark.parametrize("seed", [1.5, None, "7"])
+def test_seed_that_is_no_whole_number(flow, seed):
+    with pytest.raises(InputError, match=f"seed: found {seed!r}, expected a whole number"):
+        flow.open(VOICE, seed)
+
+
+def test_a_seed_of_numpy_is_that_number():
+    for stream in (noise.FLOW, noise.SOURCE):
+        np.testing.assert_array_equal(
+            noise.normal(np.int32(5), stream, 0, 2, 8), noise.normal(5, stream, 0, 2, 8)
+        )

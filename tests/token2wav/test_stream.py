@@ -195,3 +195,15 @@ def test_stray_tokens_are_refused_and_not_taken(flow, vocoder):
             utterance.push(np.array([1, 151_696]))
         assert utterance.log.tokens == [0, 1, 2, 3, 4]
         assert len(utterance.finish()) == 5
+
+
+@pytest.mark.parametrize(
+    "tokens",
+    [np.zeros((2, 3), int), np.zeros((2, 0), int), [[1], [2, 3]], np.ones(3), [None], 7, [2**70]],
+)
+def test_what_is_no_row_of_tokens_is_not_taken(flow, vocoder, tokens):
+    with Utterance(flow, vocoder, VOICE, 5) as utterance:
+        with pytest.raises(InputError, match="tokens: found .*, expected one row of whole numbers"):
+            utterance.push(tokens)
+        assert utterance.log.tokens == []
+        assert len(utterance.push([])) == len(utterance.finish()) == 0

@@ -11,7 +11,7 @@ from torch import Tensor
 from duologue.errors import ConfigError, ModelError
 from duologue.token2wav.config import TINY, HiftConfig
 from duologue.token2wav.flow import EstimatorOffline
-from duologue.token2wav.weights import convert, load, load_preset, save
+from duologue.token2wav.weights import convert, fold_weight_norm, load, load_preset, save
 from tests.token2wav import reference
 from tests.token2wav.test_config import FLOW_YAML
 
@@ -167,7 +167,9 @@ def test_code_in_a_checkpoint_is_refused(folder, tmp_path):
 
 
 @reference.available
-@pytest.mark.parametrize("content", [b"", b"no checkpoint", None])
+@pytest.mark.parametrize(
+    "content", [b"", b"no checkpoint", b"hello", b"\x80\x02X\x02\0\0\0\xff\xff.", None]
+)
 def test_damaged_files(folder, content):
     if content is None:
         (folder / "hift.pt").unlink()
@@ -179,9 +181,37 @@ def test_damaged_files(folder, content):
 
 @reference.available
 def test_other_things_than_tensors(folder):
-    torch.save({"state": {"a": torch.zeros(1)}}, folder / "flow.pt")
-    with pytest.raises(ModelError, match="expected names with tensors"):
-        load(folder, SMALL_HIFT)
+    for state in ({"state": {"a": torch.zeros(1)}}, {1: torch.zeros(1)}, [torch.zeros(1)]):
+        torch.save(state, folder / "hift.pt")
+        with pytest.raises(ModelError, match=r"hift\.pt holds a .*; expected names with tensors"):
+            load(folder, SMALL_HIFT)
+
+
+@pytest.mark.parametrize(
+    ("magnitude", "direction"),
+    [((4, 1), (4, 3, 2)), ((3, 1, 1), (4, 3, 2)), ((4,), (4,)), ((), ())],
+)
+def test_weight_norm_that_does_not_fit(magnitude, direction):
+    pair = {"conv.weight_g": torch.ones(magnitude), "conv.weight_v": torch.ones(direction)}
+    with pytest.raises(ModelError, match=r"weight norm of conv: found magnitude \["):
+        fold_weight_norm(pair)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda tensor: tensor * torch.nan, r"not finite: hift\.conv_pre\.bias"),
+        (lambda tensor: tensor.double() + 1e300, r"not finite: hift\.conv_pre\.bias"),
+        (lambda tensor: tensor.int(), r"expected floating point, found hift\.conv_pre\.bias torch"),
+    ],
+)
+def test_values_that_are_no_weights(tmp_path, change, says):
+    save(load_preset("tiny", 1), tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    tensors["hift.conv_pre.bias"] = change(tensors["hift.conv_pre.bias"])
+    save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(ModelError, match=says):
+        load(tmp_path)
 
 
 def test_empty_folder(tmp_path):
