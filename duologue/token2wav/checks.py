@@ -1,10 +1,12 @@
 """What is refused before it reaches a graph: an index outside a table is noise, or worse."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from duologue.errors import InputError
 from duologue.token2wav.config import Token2wavConfig
-from duologue.token2wav.step import VoicePrompt
+from duologue.token2wav.step import FlowWork, VoicePrompt
 
 
 def check_tokens(tokens: np.ndarray, codebook: int, name: str = "tokens") -> np.ndarray:
@@ -36,6 +38,28 @@ def check_tokens(tokens: np.ndarray, codebook: int, name: str = "tokens") -> np.
             "take the language model's offset off, and send no other ids"
         )
     return tokens.astype(np.int32)
+
+
+def check_chunks(work: Sequence[FlowWork], config: Token2wavConfig) -> list[tuple[np.ndarray, int]]:
+    """The tokens of each chunk, int32 [n], and how many of them it speaks.
+
+    Raises:
+        InputError: a token is outside the codebook, a chunk has nothing to speak, or a session has
+            two chunks.
+    """
+    if len({item.handle for item in work}) < len(work):
+        raise InputError("a session has two chunks in one step; put them into two steps")
+    chunks = []
+    for item in work:
+        tokens = check_tokens(item.tokens, config.flow.vocab_size)
+        spoken = len(tokens) - (0 if item.final else config.look_ahead)
+        if spoken < 1 and not item.final:
+            raise InputError(
+                f"chunk: found {len(tokens)} tokens, expected more than the look-ahead of "
+                f"{config.look_ahead}; wait for more, or mark it as final"
+            )
+        chunks.append((tokens, spoken))
+    return chunks
 
 
 def check_voice(voice: VoicePrompt, config: Token2wavConfig) -> None:

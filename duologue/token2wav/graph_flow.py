@@ -13,7 +13,7 @@ import numpy as np
 
 from duologue.errors import CapacityError, ConfigError, InputError
 from duologue.token2wav import noise
-from duologue.token2wav.checks import check_tokens, check_voice
+from duologue.token2wav.checks import check_chunks, check_tokens, check_voice
 from duologue.token2wav.config import Token2wavConfig
 from duologue.token2wav.prompts import Shared
 from duologue.token2wav.solver import FlowGraphs, Row, Solver
@@ -163,12 +163,12 @@ class GraphFlow:
                 has two chunks.
             EngineError: a graph failed.
         """
-        chunks = self._chunks(work)
+        chunks = check_chunks(work, self.config)
         mels = [np.zeros((0, self.config.flow.output_size), np.float32)] * len(work)
         with self._running:
             groups: dict[int, list[tuple[int, Row]]] = defaultdict(list)
-            for place, (handle, tokens, spoken) in enumerate(chunks):
-                session = self._sessions.get(handle)
+            for place, (item, (tokens, spoken)) in enumerate(zip(work, chunks, strict=True)):
+                session = self._sessions.get(item.handle)
                 if session and spoken:
                     groups[spoken].append((place, self._row(session, tokens, spoken)))
             advanced = [
@@ -206,23 +206,6 @@ class GraphFlow:
             mels = self._solver.whole(rows)
         prompts = [self.config.frames_per_token * len(voice.tokens) for _, voice, _ in utterances]
         return [mel[prompt:] for mel, prompt in zip(mels, prompts, strict=True)]
-
-    def _chunks(self, work: Sequence[FlowWork]) -> list[tuple[Handle, np.ndarray, int]]:
-        """Handle, tokens and number of tokens to speak of each chunk, all of them checked."""
-        handles = [item.handle for item in work]
-        if len(set(handles)) < len(handles):
-            raise InputError("a session has two chunks in one step; put them into two steps")
-        chunks = []
-        for item in work:
-            tokens = check_tokens(item.tokens, self.config.flow.vocab_size)
-            spoken = len(tokens) - (0 if item.final else self.config.look_ahead)
-            if spoken < 1 and not item.final:
-                raise InputError(
-                    f"chunk: found {len(tokens)} tokens, expected more than the look-ahead of "
-                    f"{self.config.look_ahead}; wait for more, or mark it as final"
-                )
-            chunks.append((item.handle, tokens, spoken))
-        return chunks
 
     def _row(self, session: Session, tokens: np.ndarray, spoken: int) -> Row:
         frames, bins = spoken * self.config.frames_per_token, self.config.flow.output_size

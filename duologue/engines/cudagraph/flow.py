@@ -23,7 +23,7 @@ from duologue.engines.cudagraph.voices import VoiceSlots
 from duologue.engines.cudagraph.weights import Packer, pack_encoder, pack_estimator
 from duologue.errors import CapacityError, ConfigError, InputError
 from duologue.token2wav import noise
-from duologue.token2wav.checks import check_tokens, check_voice
+from duologue.token2wav.checks import check_chunks, check_tokens, check_voice
 from duologue.token2wav.config import Token2wavConfig
 from duologue.token2wav.flow import Flow
 from duologue.token2wav.step import FlowWork, Handle, Slots, VoicePrompt
@@ -183,7 +183,8 @@ class CudaGraphFlow:
             InputError: a token is outside the codebook, a chunk has nothing to speak, or a session
                 has two chunks.
         """
-        chunks = self._chunks(work)
+        up = self.config.frames_per_token
+        chunks = [(tokens, up * spoken) for tokens, spoken in check_chunks(work, self.config)]
         bins = self.config.flow.output_size
         mels = [torch.empty(0, bins, device=self._device)] * len(work)
         with self._lock, torch.inference_mode():
@@ -228,22 +229,6 @@ class CudaGraphFlow:
                 for place, mel in zip(group, batch, strict=True):
                     mels[place] = mel[up * len(wholes[place][1].tokens) :]
         return mels
-
-    def _chunks(self, work: Sequence[FlowWork]) -> list[tuple[np.ndarray, int]]:
-        """Tokens and number of frames of each chunk, all of them checked."""
-        if len({item.handle for item in work}) < len(work):
-            raise InputError("a session has two chunks in one step; put them into two steps")
-        chunks = []
-        for item in work:
-            tokens = check_tokens(item.tokens, self.config.flow.vocab_size)
-            spoken = len(tokens) - (0 if item.final else self.config.look_ahead)
-            if spoken < 1 and not item.final:
-                raise InputError(
-                    f"chunk: found {len(tokens)} tokens, expected more than the look-ahead of "
-                    f"{self.config.look_ahead}; wait for more, or mark it as final"
-                )
-            chunks.append((tokens, spoken * self.config.frames_per_token))
-        return chunks
 
     def _advance(self, rows: Sequence[tuple[Handle, np.ndarray, int]], length: int) -> Tensor:
         """Mel [at least rows, length, mel_bins] of a chunk of each session."""
