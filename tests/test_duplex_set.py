@@ -75,6 +75,7 @@ def score(outcomes: list[Outcome]) -> tuple[float, float]:
     return sum(not o.right for o in calm) / len(calm), sum(o.right for o in real) / len(real)
 
 
+@pytest.mark.timeout(600)
 def test_a_sample_of_the_recordings(play):
     labels = english(read(DUPLEX, Label))[::5]
     outcomes = [play(label) for label in labels]

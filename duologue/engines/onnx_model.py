@@ -4,6 +4,7 @@
 `config.json`, written last: a folder that has it is whole.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import numpy as np
 from pydantic import ValidationError
 from safetensors.numpy import load_file
 
-from duologue.engines.graph import Port
+from duologue.engines.graph import Graph, Port
 from duologue.engines.onnx import OnnxGraph
 from duologue.errors import ModelError
 from duologue.token2wav.config import Token2wavConfig
@@ -22,11 +23,12 @@ from duologue.token2wav.source import SourceWeights
 
 CONFIG, TENSORS = "config.json", "outside.safetensors"
 OPTIONAL = "campplus"
+REQUIRED = tuple(name for name in SIGNATURES if name != OPTIONAL)
 
 
 @dataclass(frozen=True, slots=True)
 class OnnxModel:
-    """A model on ONNX Runtime.
+    """A model as graphs.
 
     Attributes:
         config: Its sizes.
@@ -39,10 +41,16 @@ class OnnxModel:
 
     config: Token2wavConfig
     flow: FlowGraphs
-    f0: OnnxGraph
-    hift: OnnxGraph
+    f0: Graph
+    hift: Graph
     source: SourceWeights
-    campplus: OnnxGraph | None
+    campplus: Graph | None
+
+    def engine(self, settings: EngineSettings) -> Token2wav:
+        """The engine over these graphs."""
+        return Token2wav.over_graphs(
+            self.config, self.flow, self.f0, self.hift, self.source, settings
+        )
 
 
 def load_onnx(folder: Path, *, threads: int = 1) -> OnnxModel:
@@ -52,16 +60,33 @@ def load_onnx(folder: Path, *, threads: int = 1) -> OnnxModel:
         ModelError: there is no such folder, or it is not whole, or its parts are not of one model.
         EngineError: ONNX Runtime cannot run a graph.
     """
+
+    def open_graph(name: str) -> OnnxGraph | None:
+        path = folder / f"{name}.onnx"
+        return OnnxGraph(path, threads=threads) if path.is_file() else None
+
+    return load_model(folder, open_graph)
+
+
+def load_model(folder: Path, open_graph: Callable[[str], Graph | None]) -> OnnxModel:
+    """Put a model together from its folder and graphs of any engine.
+
+    Args:
+        folder: What `duologue engine export` wrote.
+        open_graph: Gives a graph by its name; None if there is none.
+
+    Raises:
+        ModelError: the folder is not whole, or its parts are not of one model.
+    """
     try:
         config = Token2wavConfig.model_validate_json((folder / CONFIG).read_bytes())
     except (OSError, ValidationError) as error:
         raise _no_model(folder, str(error)) from error
     outside = _read_outside(folder, config)
-    graphs = {
-        name: _open_graph(folder, name, config, threads)
-        for name in SIGNATURES
-        if name != OPTIONAL or (folder / f"{name}.onnx").is_file()
-    }
+    graphs = {name: _checked(folder, name, config, open_graph(name)) for name in REQUIRED}
+    campplus = open_graph(OPTIONAL)
+    if campplus is not None:
+        _checked(folder, OPTIONAL, config, campplus)
     flow = FlowGraphs(
         graphs["encoder_stream"],
         graphs["estimator_stream"],
@@ -71,7 +96,7 @@ def load_onnx(folder: Path, *, threads: int = 1) -> OnnxModel:
         outside["speaker_bias"],
     )
     source = SourceWeights(outside["source_weight"], float(outside["source_bias"][0]))
-    return OnnxModel(config, flow, graphs["f0"], graphs["hift"], source, graphs.get(OPTIONAL))
+    return OnnxModel(config, flow, graphs["f0"], graphs["hift"], source, campplus)
 
 
 def _read_outside(folder: Path, config: Token2wavConfig) -> dict[str, np.ndarray]:
@@ -98,14 +123,12 @@ def _read_outside(folder: Path, config: Token2wavConfig) -> dict[str, np.ndarray
     return outside
 
 
-def _open_graph(folder: Path, name: str, config: Token2wavConfig, threads: int) -> OnnxGraph:
-    path = folder / f"{name}.onnx"
-    if not path.is_file():
-        raise _no_model(folder, f"no {path.name}")
-    graph = OnnxGraph(path, threads=threads)
+def _checked(folder: Path, name: str, config: Token2wavConfig, graph: Graph | None) -> Graph:
+    if graph is None:
+        raise _no_model(folder, f"no file of {name}")
     found = _fixed(Signature(graph.inputs, graph.outputs))
     if found not in [_fixed(SIGNATURES[name](config, dtype)) for dtype in ("float32", "float16")]:
-        raise _no_model(folder, f"the inputs and outputs of {path.name} are not those of {name}")
+        raise _no_model(folder, f"the inputs and outputs of its {name} are those of another graph")
     return graph
 
 
@@ -131,10 +154,7 @@ def open_engine(folder: Path, settings: EngineSettings) -> Token2wav:
     Raises:
         ModelError, EngineError: as `load_onnx`.
     """
-    model = load_onnx(folder, threads=settings.threads)
-    return Token2wav.over_graphs(
-        model.config, model.flow, model.f0, model.hift, model.source, settings
-    )
+    return load_onnx(folder, threads=settings.threads).engine(settings)
 
 
 def outside_tensors(

@@ -22,6 +22,7 @@ from duologue.token2wav.vocoder import Vocoder
 
 ENGINES = {
     "onnx": "duologue.engines.onnx_model",
+    "tensorrt": "duologue.engines.tensorrt_model",
     "torch": "duologue.engines.torch_model",
     "cudagraph": "duologue.engines.cudagraph.model",
 }
@@ -121,8 +122,9 @@ def load(folder: Path, engine: str = "onnx", settings: EngineSettings | None = N
     """Load a model.
 
     Args:
-        folder: A checkpoint; for "onnx" what `duologue engine export` made of one.
-        engine: "onnx", "torch" or "cudagraph".
+        folder: A checkpoint; for "onnx" what `duologue engine export` made of one, for "tensorrt"
+            with the plans built into it.
+        engine: "onnx", "tensorrt", "torch" or "cudagraph".
         settings: Capacity and mode.
 
     Raises:

@@ -22,9 +22,11 @@ from duologue.engines.export import (
 )
 from duologue.engines.graphs import GRAPHS, Weights, sample_inputs
 from duologue.engines.onnx import OnnxGraph
-from duologue.engines.onnx_model import load_onnx
+from duologue.engines.onnx_model import REQUIRED, load_onnx
+from duologue.engines.plans import PlanInfo, PortInfo, Recipe, sha256, store_plan
 from duologue.engines.torch import TorchGraph
-from duologue.errors import EngineError, ModelError, UsageError
+from duologue.errors import ConfigError, EngineError, ModelError, UsageError
+from duologue.token2wav.pipeline import load as load_engine
 from duologue.token2wav.ports import SIGNATURES
 
 TYPES = {"float32": TensorProto.FLOAT, "int64": TensorProto.INT64}
@@ -261,7 +263,7 @@ def test_weights_outside_that_do_not_fit(folder, tmp_path, name, array):
 def test_a_graph_under_the_name_of_another(folder, tmp_path):
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     shutil.copy(folder / "f0.onnx", tmp_path / "hift.onnx")
-    with pytest.raises(ModelError, match=r"outputs of hift\.onnx are not those of hift"):
+    with pytest.raises(ModelError, match="outputs of its hift are those of another graph"):
         load_onnx(tmp_path)
 
 
@@ -285,7 +287,7 @@ def test_a_folder_of_graphs_loads_without_torch(tmp_path, weights, monkeypatch, 
     (tmp_path / "campplus.onnx").unlink()
     assert load_onnx(tmp_path).campplus is None
     (tmp_path / "hift.onnx").unlink()
-    with pytest.raises(ModelError, match=r"no hift\.onnx.*`duologue engine export`"):
+    with pytest.raises(ModelError, match="no file of hift.*`duologue engine export`"):
         load_onnx(tmp_path)
     (tmp_path / "config.json").unlink()
     with pytest.raises(ModelError, match="is no model in ONNX"):
@@ -308,3 +310,51 @@ def test_torch_keeps_its_random_state():
     torch.manual_seed(1)
     random_weights("tiny")
     assert torch.equal(torch.rand(3), expected)
+
+
+def add_plan(folder: Path, name: str, config, precision: str = "fp16") -> None:
+    """What `engine build` leaves, with the ONNX file for its plan."""
+    content = (folder / f"{name}.onnx").read_bytes()
+    recipe = Recipe(
+        graph=name,
+        backend="tensorrt",
+        version="11.4.0.106",
+        precision=precision,
+        targets=("sm89",),
+        gpu="",
+        profiles=(),
+        onnx_sha256=sha256(content),
+    )
+    inputs, outputs = (tuple(map(PortInfo.of, ports)) for ports in SIGNATURES[name](config))
+    info = PlanInfo(
+        **recipe.model_dump(),
+        inputs=inputs,
+        outputs=outputs,
+        sha256=sha256(content),
+        size=len(content),
+        seconds=1.0,
+    )
+    store_plan(recipe.path(folder), content, info)
+
+
+def test_plans_beside_an_export_make_an_engine(folder, tmp_path, weights, monkeypatch):
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    config = weights.model.config
+    opened: list[str] = []
+
+    def open_plan(path: Path) -> OnnxGraph:
+        opened.append(path.name.split("-")[0])
+        return OnnxGraph(path.read_bytes())
+
+    monkeypatch.setattr("duologue.engines.tensorrt_model.TensorRTGraph", open_plan)
+    for name in REQUIRED[:-1]:
+        add_plan(tmp_path, name, config)
+    with pytest.raises(ModelError, match=f"no plan of {REQUIRED[-1]}; run: duologue engine build"):
+        load_engine(tmp_path, "tensorrt")
+    add_plan(tmp_path, REQUIRED[-1], config)
+    opened.clear()
+    assert load_engine(tmp_path, "tensorrt").config == config
+    assert sorted(opened) == sorted(REQUIRED)
+    add_plan(tmp_path, "f0", config, "fp32")
+    with pytest.raises(ConfigError, match="several plans of f0"):
+        load_engine(tmp_path, "tensorrt")
