@@ -135,6 +135,8 @@ def check(folder: Folder, as_json: AsJson = False) -> None:
     else:
         for row in rows:
             typer.echo(f"{row['plan']}: {'; '.join(row['problems']) or 'ok'}")
+        if not rows:
+            typer.echo(f"{folder}: nothing built; `duologue engine build` does it", err=True)
     if wrong := [Path(row["plan"]).name for row in rows if not row["ok"]]:
         raise EngineError(f"cannot run here: {', '.join(wrong)}. Build again, or delete them.")
 
