@@ -4,8 +4,8 @@ Compares the whole engine with the torch modules in float32 (random weights of t
 then times it. A part that fails prints its traceback and the rest goes on. A short table comes
 last; all numbers go to a JSON file.
 
-    python benchmarks/gpu_check.py --out /tmp/gpu_check.json
-    python benchmarks/gpu_check.py --parts sweep --out /tmp/sweep.json
+    python benchmarks/gpu_check.py --out gpu_check.json
+    python benchmarks/gpu_check.py --parts sweep --out sweep.json
 """
 
 import argparse
