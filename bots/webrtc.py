@@ -6,6 +6,11 @@ meant for that moment piles up behind. The playout stage paces the audio, so her
 holds what is released, and a hold or an interruption empties it.
 """
 
+from collections.abc import Callable
+
+from aiortc import RTCRtpReceiver
+from aiortc.jitterbuffer import JitterFrame
+from aiortc.rtp import RtpPacket
 from pipecat.frames.frames import Frame, InterruptionFrame, OutputAudioRawFrame
 from pipecat.processors.frame_processor import FrameDirection
 from pipecat.transports.smallwebrtc.connection import SmallWebRTCConnection
@@ -16,16 +21,71 @@ from pipecat.transports.smallwebrtc.transport import (
 
 from processors.frames import HoldFrame
 
+PATIENCE = 4
+"""So many later packets (80 ms) may wait for a missing one before it is given up."""
+SEQUENCE = 1 << 16
+# A number so far back starts a new stream; one less far back is late.
+RESTART = 100
+
+
+class VoiceBuffer:
+    """Puts a voice's packets in order and hands each on at once; in place of aiortc's JitterBuffer.
+
+    aiortc's waits for four packets more, and once a packet is lost for a dozen, for the rest of the
+    call (aiortc issue 543): its `add` returns one frame for one packet, so a backlog stays. Each
+    packet of audio is a frame of its own, and nothing after the buffer needs an even flow.
+    """
+
+    def __init__(self, hand_on: Callable[[RtpPacket, JitterFrame], None]):
+        """Make an empty buffer.
+
+        Args:
+            hand_on: Takes the frames, with their packets, that come before the one `add` returns.
+        """
+        self._hand_on = hand_on
+        self._waiting: dict[int, RtpPacket] = {}
+        self._next: int | None = None
+
+    def add(self, packet: RtpPacket) -> tuple[bool, JitterFrame | None]:
+        """Take a packet; returns False (no picture is lost) and the newest frame in order."""
+        ahead = self._ahead(packet.sequence_number)
+        if ahead > SEQUENCE - RESTART:
+            return False, None
+        if self._next is None or ahead >= SEQUENCE // 2:
+            self._waiting.clear()
+            self._next = packet.sequence_number
+        self._waiting[packet.sequence_number] = packet
+        if len(self._waiting) > PATIENCE:
+            self._next = min(self._waiting, key=self._ahead)
+        newest = None
+        while ready := self._waiting.pop(self._next, None):
+            if newest is not None:
+                self._hand_on(*newest)
+            newest = ready, JitterFrame(vars(ready)["_data"], ready.timestamp)
+            self._next = (self._next + 1) % SEQUENCE
+        return False, newest and newest[1]
+
+    def _ahead(self, number: int) -> int:
+        return 0 if self._next is None else (number - self._next) % SEQUENCE
+
 
 def hear_sooner(connection: SmallWebRTCConnection) -> None:
-    """Take each packet of the caller's voice as soon as the next one is there.
-
-    aiortc holds back four packets, 80 ms. That protects nothing: a packet that is late or missing
-    is waited for all the same, up to the buffer's capacity.
-    """
+    """Give every receiver of a voice a VoiceBuffer."""
     for receiver in connection.pc.getReceivers():
         if receiver.track.kind == "audio":
-            receiver._RTCRtpReceiver__jitter_buffer._prefetch = 1  # type: ignore[attr-defined]
+            _replace_buffer(receiver)
+
+
+def _replace_buffer(receiver: RTCRtpReceiver) -> None:
+    # The receiver has no seam for this.
+    parts = vars(receiver)
+
+    def decode(packet: RtpPacket, frame: JitterFrame) -> None:
+        frame.timestamp = parts["_RTCRtpReceiver__timestamp_mapper"].map(frame.timestamp)
+        codec = parts["_RTCRtpReceiver__codecs"][packet.payload_type]
+        parts["_RTCRtpReceiver__decoder_queue"].put((codec, frame))
+
+    parts["_RTCRtpReceiver__jitter_buffer"] = VoiceBuffer(decode)
 
 
 class PacedOutput(SmallWebRTCOutputTransport):
