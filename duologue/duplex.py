@@ -23,7 +23,8 @@ LONGER_S, LONGER_SURE = 0.65, -3.0
 INTERRUPTER_S, INTERRUPTER_SURE = 0.05, -1.5
 ONE_WORD_S, ONE_WORD_SURE = 0.25, -0.75
 FINAL_SURE = -1.2
-UNFINISHED_SURE = -0.95
+UNFINISHED_SURE = -1.2
+ECHO_SURE = -0.95
 MAX_NO_SPEECH = 0.6
 
 _TOKEN = re.compile(r"[a-z']+|[\u4e00-\u9fff]", re.IGNORECASE)
@@ -46,7 +47,11 @@ PHRASES = re.compile(
 LAUGHTER = re.compile(r"(h[aeo]+)+h?")
 # One of these is enough, even while the utterance goes on.
 INTERRUPTERS = frozenset(
-    "stop wait no hold pause quiet enough excuse sorry what hello help listen 停 等 不".split()
+    "stop wait no hold pause quiet enough excuse sorry what hello hey help listen 停 等 不".split()
+)
+# So is one of these at its beginning: questions and objections.
+OPENINGS = INTERRUPTERS | frozenset(
+    "who why how when where which is are do does can could but actually".split()
 )
 
 
@@ -154,7 +159,7 @@ class BargeIn:
         fresh = unsaid(heard.text, bot_text)
         if self.echo:
             few = len(fresh) < (2 if heard.final else 3)
-            return INTERRUPTERS.isdisjoint(fresh) and (few or heard.confidence < UNFINISHED_SURE)
+            return INTERRUPTERS.isdisjoint(fresh) and (few or heard.confidence < ECHO_SURE)
         if len(fresh) * 3 > len(tokens(heard.text)):
             return False
         until_s = now_s if self._ended_s is None else self._ended_s
@@ -188,7 +193,7 @@ def takes_floor(heard: Heard, spoken_s: float) -> bool:
     sure = heard.confidence
     if spoken_s >= LONGER_S and sure > LONGER_SURE or spoken_s >= LONG_S and sure > LONG_SURE:
         return True
-    if words[0] in INTERRUPTERS:
+    if words[0] in OPENINGS:
         return spoken_s >= INTERRUPTER_S and sure > INTERRUPTER_SURE
     if len(words) == 1:
         return heard.final and spoken_s >= ONE_WORD_S and sure > ONE_WORD_SURE

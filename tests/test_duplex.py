@@ -68,9 +68,15 @@ def test_a_long_sound_without_words_does_not_hold_for_ever():
 
 def test_a_word_without_conviction_is_a_hum_unless_it_is_an_interrupter():
     assert holding().words(0.6, Heard("Run.", True, -1.9)) is RESUME
-    assert holding().words(0.2, Heard("How?", True, -0.3)) is RESUME
+    assert holding().words(0.2, Heard("Run.", True, -0.3)) is RESUME
     assert holding().words(0.6, Heard("Run.", True, -0.3)) is COMMIT
     assert holding().words(0.6, Heard("Stop.", True, -1.4)) is COMMIT
+
+
+def test_how_a_question_or_an_objection_begins_is_enough():
+    assert holding().words(0.2, Heard("Where", False, -1.4)) is COMMIT
+    assert holding().words(0.2, Heard("But that", False, -1.4)) is COMMIT
+    assert holding().words(0.2, Heard("There it", False, -1.4)) is NONE
 
 
 BOT = "Would you like a Coke or a Sprite with your meal?"
