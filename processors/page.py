@@ -57,6 +57,7 @@ class PageEvents(BaseObserver):
         self._text_sent_s = -TEXT_EVERY_S
         self._state = ""
         self._said: list[str] = []
+        self._spoke = False
         self._stamps: dict[str, float] = {}
         self._seen: set[int] = set()
 
@@ -98,7 +99,9 @@ class PageEvents(BaseObserver):
 
     def _on_user_stop(self, frame: Frame) -> None:
         self._stamp("turn_end")
-        self._set_state("thinking")
+        # A turn without a word gets no answer.
+        self._set_state("thinking" if self._spoke else "listening")
+        self._spoke = False
 
     def _on_interim(self, frame: InterimTranscriptionFrame) -> None:
         if getattr(frame.result, "credible", True):
@@ -107,6 +110,7 @@ class PageEvents(BaseObserver):
     def _on_transcript(self, frame: TranscriptionFrame) -> None:
         self._stamp("transcript")
         if frame.text:
+            self._spoke = True
             self._said.append(frame.text)
             self._user(" ".join(self._said))
 
@@ -134,6 +138,9 @@ class PageEvents(BaseObserver):
 
     def _on_interruption(self, frame: Frame) -> None:
         self._text = self._sent_text = ""
+        # Those of an answer that nobody hears are not the next one's.
+        for name in ("first_token", "first_audio"):
+            self._stamps.pop(name, None)
 
     def _on_voice(self, frame: Frame) -> None:
         self._stamp("first_audio")
@@ -152,7 +159,9 @@ class PageEvents(BaseObserver):
         self._send({"type": "bot_end", "turn": frame.turn, "reason": reason, "chars": frame.chars})
 
     def _on_floor(self, frame: FloorFrame) -> None:
-        if not frame.taken and self._state in ("speaking", "held", "tool", "thinking"):
+        if frame.taken and self._state == "listening":
+            self._set_state("thinking")
+        elif not frame.taken and self._state in ("speaking", "held", "tool", "thinking"):
             self._set_state("listening")
 
     def _on_hold(self, frame: Frame) -> None:
@@ -162,6 +171,7 @@ class PageEvents(BaseObserver):
         self._set_state("speaking")
         # What was said meanwhile was a backchannel, not the start of a turn.
         self._said.clear()
+        self._spoke = False
         self._user("")
 
     def _on_particle(self, frame: ParticleFrame) -> None:
