@@ -91,6 +91,10 @@ class Vocab:
         """The id of a token, None if there is none of that name."""
         return self._tokenizer.token_to_id(name)
 
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text in which special tokens are spelled out; nothing is added to it."""
+        return self._tokenizer.encode(text, add_special_tokens=False).ids
+
 
 @cache
 def _byte_of() -> dict[str, int]:

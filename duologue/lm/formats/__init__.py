@@ -10,17 +10,19 @@ from duologue.lm.formats.cosyvoice import (
 from duologue.lm.formats.glm4_voice import GLM4_VOICE
 from duologue.lm.formats.kimi_audio import KIMI_AUDIO
 from duologue.lm.formats.minicpm_o import MINICPM_O
-from duologue.lm.formats.profile import Codebook, Kind, Profile, Special, ToolFormat
+from duologue.lm.formats.profile import Codebook, Heard, Kind, Profile, Special, ToolFormat
 from duologue.lm.formats.qwen_omni import QWEN3_OMNI, QWEN25_OMNI, QWEN25_OMNI_TALKER
 from duologue.lm.formats.spark import SPARK_TTS
 from duologue.lm.formats.step_audio1 import STEP_AUDIO1, STEP_AUDIO_EDITX, STEP_AUDIO_TTS
-from duologue.lm.formats.step_audio2 import STEP_AUDIO2
+from duologue.lm.formats.step_audio2 import STEP_AUDIO2, STEP_AUDIO2_BASE, STEP_AUDIO2_THINK
 from duologue.lm.formats.vita_audio import VITA_AUDIO
 
 FAMILIES = {
     profile.family: profile
     for profile in (
         STEP_AUDIO2,
+        STEP_AUDIO2_BASE,
+        STEP_AUDIO2_THINK,
         STEP_AUDIO1,
         STEP_AUDIO_TTS,
         STEP_AUDIO_EDITX,
@@ -54,6 +56,7 @@ def find_family(name: str) -> Profile:
 __all__ = [
     "FAMILIES",
     "Codebook",
+    "Heard",
     "Kind",
     "Profile",
     "Special",

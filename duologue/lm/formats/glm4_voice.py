@@ -1,6 +1,6 @@
 """GLM-4-Voice (github.com/zai-org/GLM-4-Voice): 13 text and 26 audio tokens take turns."""
 
-from duologue.lm.formats.profile import Codebook, Kind, Profile, Special
+from duologue.lm.formats.profile import Codebook, Heard, Kind, Profile, Special
 from duologue.lm.modes import Mode
 
 GLM4_VOICE = Profile(
@@ -17,4 +17,6 @@ GLM4_VOICE = Profile(
     ),
     speech_from_start=True,
     interleave=(13, 26),
+    heard=Heard("<|begin_of_audio|>", "<|end_of_audio|>", sound=False),
+    text_history=False,
 )

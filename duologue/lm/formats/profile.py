@@ -77,6 +77,23 @@ class Special:
 
 
 @dataclass(frozen=True, slots=True)
+class Heard:
+    """How the user's speech stands in a prompt.
+
+    Attributes:
+        opens: Token before it.
+        closes: Token behind it.
+        sound: Whether the model hears sound, or else tokens of the profile's codebooks.
+        longest_s: Longest sound between two such tokens; 0 if there is no limit.
+    """
+
+    opens: str = ""
+    closes: str = ""
+    sound: bool = True
+    longest_s: float = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Profile:
     """One family.
 
@@ -91,6 +108,10 @@ class Profile:
         tools: Form of its tool calls; None if it has none.
         interleave: Text and audio tokens of one group, where the stream is made of groups.
         speech_prefix: Token at the end of a prompt that makes the model speak.
+        thinks: Whether an answer begins with a thought, which the prompt opens.
+        heard: How it takes the user's speech; None if it reads only.
+        text_history: Whether a spoken answer may be remembered as text; False where nothing
+            public shows that the model takes it.
     """
 
     family: str
@@ -103,6 +124,9 @@ class Profile:
     tools: ToolFormat | None = None
     interleave: tuple[int, int] | None = None
     speech_prefix: str | None = None
+    thinks: bool = False
+    heard: Heard | None = None
+    text_history: bool = True
 
     def check_mode(self, mode: Mode) -> None:
         """Refuse a mode that the family does not have.

@@ -4,7 +4,7 @@ The thinker's stream is Qwen chat. The talker of Qwen2.5-Omni has a stream of it
 Qwen3-Omni gives eight codebooks a frame from a third model, which no serial stream carries.
 """
 
-from duologue.lm.formats.profile import Codebook, Kind, Profile, Special, ToolFormat
+from duologue.lm.formats.profile import Codebook, Heard, Kind, Profile, Special, ToolFormat
 from duologue.lm.modes import Mode
 
 _CHAT = (
@@ -21,6 +21,7 @@ QWEN25_OMNI = Profile(
     text_ids=151_643,
     specials=_CHAT,
     tools=ToolFormat.JSON,
+    heard=Heard("<|audio_bos|>", "<|audio_eos|>"),
 )
 QWEN25_OMNI_TALKER = Profile(
     family="qwen2.5-omni-talker",
@@ -45,4 +46,5 @@ QWEN3_OMNI = Profile(
         Special("<tts_pad>", Kind.PAD, (151_671,)),
     ),
     tools=ToolFormat.JSON,
+    heard=Heard("<|audio_start|>", "<|audio_end|>"),
 )

@@ -6,7 +6,7 @@ with stray ones (stepfun-ai/Step-Audio-EditX#66), so frames are found by their c
 
 from dataclasses import replace
 
-from duologue.lm.formats.profile import Codebook, Kind, Profile, Special
+from duologue.lm.formats.profile import Codebook, Heard, Kind, Profile, Special
 from duologue.lm.modes import Mode
 
 STEP_AUDIO1 = Profile(
@@ -26,6 +26,7 @@ STEP_AUDIO1 = Profile(
     ),
     frame=(0, 0, 1, 1, 1),
     speech_from_start=True,
+    heard=Heard(sound=False),
 )
-STEP_AUDIO_TTS = replace(STEP_AUDIO1, family="step-audio-tts", modes=(Mode.T1_A1,))
-STEP_AUDIO_EDITX = replace(STEP_AUDIO1, family="step-audio-editx", modes=(Mode.T1_A1,))
+STEP_AUDIO_TTS = replace(STEP_AUDIO1, family="step-audio-tts", modes=(Mode.T1_A1,), heard=None)
+STEP_AUDIO_EDITX = replace(STEP_AUDIO_TTS, family="step-audio-editx")

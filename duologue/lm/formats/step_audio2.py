@@ -1,10 +1,13 @@
 """Step-Audio 2 mini, Base and Think (github.com/stepfun-ai/Step-Audio2).
 
 Behind `<tts_start>` one text token and four audio tokens take turns ("TA4"); whichever ends first
-is padded. `<tts_end>` closes the speech; plain text or tool calls may follow.
+is padded. `<tts_end>` closes the speech; plain text or tool calls may follow. The Base model knows
+no roles; what is listed of it and of Think is what their public examples show.
 """
 
-from duologue.lm.formats.profile import Codebook, Kind, Profile, Special, ToolFormat
+from dataclasses import replace
+
+from duologue.lm.formats.profile import Codebook, Heard, Kind, Profile, Special, ToolFormat
 from duologue.lm.modes import Mode
 
 STEP_AUDIO2 = Profile(
@@ -29,4 +32,18 @@ STEP_AUDIO2 = Profile(
     tools=ToolFormat.LINES,
     interleave=(1, 4),
     speech_prefix="<tts_start>",
+    heard=Heard("<audio_start>", "<audio_end>", longest_s=25),
+)
+STEP_AUDIO2_BASE = replace(
+    STEP_AUDIO2,
+    family="step-audio2-base",
+    modes=tuple(mode for mode in Mode if mode is not Mode.T1_T2),
+    tools=None,
+)
+STEP_AUDIO2_THINK = replace(
+    STEP_AUDIO2,
+    family="step-audio2-think",
+    modes=(Mode.A1_T2A2, Mode.T1_T2A2),
+    tools=None,
+    thinks=True,
 )
