@@ -37,7 +37,7 @@ from duologue.lm.openai_http import OpenAIHttp
 from duologue.lm.rules import RuleRouted
 from duologue.memory import Memory
 from duologue.models import ensure, stderr_progress
-from duologue.particles import InterjectionRenderer, StripRenderer
+from duologue.particles import renderer_for
 from duologue.tools import ToolRegistry
 from duologue.tts.piper import PiperVoice
 from processors.page import PageEvents
@@ -203,9 +203,8 @@ def build_session(
     if config.lm.tool_choice == "none":
         tools = ToolRegistry()
     interject = config.voice.particles == "interject"
-    branch = SideBranch(
-        memory, tools, InterjectionRenderer(config.lang) if interject else StripRenderer()
-    )
+    renderer = renderer_for(config.voice.engine, words=config.lang if interject else None)
+    branch = SideBranch(memory, tools, renderer)
     lm = models.lm
     if config.lm.max_sentences:
         lm = Brief(lm, config.lm.max_sentences, lang=config.lang)

@@ -1,54 +1,9 @@
-from collections.abc import Iterable
-
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from duologue.errors import UsageError
-from duologue.particles import (
-    INTERJECTIONS,
-    LEXICON,
-    MAX_HELD,
-    InterjectionRenderer,
-    Kind,
-    Particle,
-    Rendered,
-    Scanner,
-    StripRenderer,
-    Text,
-    Thought,
-)
-
-Event = Text | Particle | Thought
-
-
-def joined(events: Iterable[Event]) -> list[Event]:
-    """Joins neighbouring texts and neighbouring thoughts, which a delta's edge may part."""
-    out: list[Event] = []
-    for event in events:
-        last = out[-1] if out else None
-        if isinstance(event, Text) and isinstance(last, Text):
-            out[-1] = Text(last.text + event.text, last.start, event.end)
-        elif isinstance(event, Thought) and isinstance(last, Thought):
-            out[-1] = Thought(last.text + event.text, last.start, event.end)
-        else:
-            out.append(event)
-    return out
-
-
-def scan(*deltas: str) -> list[Event]:
-    scanner = Scanner()
-    events = [event for delta in deltas for event in scanner.feed(delta)]
-    return joined(events + scanner.flush())
-
-
-def said(*deltas: str) -> str:
-    return "".join(event.text for event in scan(*deltas) if isinstance(event, Text))
-
-
-def names(text: str) -> list[str]:
-    return [event.name for event in scan(text) if isinstance(event, Particle)]
-
+from duologue.particles import MAX_HELD, Control, Particle, Scanner, Span, Text, Thought
+from tests.particle_texts import joined, names, particles, said, scan
 
 MARKS = {
     "(laughs) Hi": "laugh",
@@ -75,6 +30,23 @@ MARKS = {
     "text *nods* text": "nod",
     "<strong>word": "emphasis",
     "[uv_break] so": "pause",
+    "and then (whispers) he came": "whisper",
+    "她说（耳语）你好": "whisper",
+    "[surprise-yo] you": "oh",
+    "(nervously) I see": "nervous",
+    "（很开心）你好": "happy",
+    "[happy:0.8] hi": "happy",
+    "no (pause for 2 seconds) no": "pause",
+    "好（停顿1秒）好": "pause",
+    'so <break time="500ms"/> yes': "pause",
+    "<emphasis level='strong'>word": "emphasis",
+    '<prosody rate="slow" volume="x-loud">word': "slow",
+    '<prosody rate="+10%">word': "markup",
+    '<emotion value="sad"/> word': "sad",
+    '<expr type="sound" label="soft laughter"/> ok': "laugh",
+    '<say-as interpret-as="characters">ABC': "spell",
+    "<SE>word": "markup",
+    "<laugh-speak>word": "laugh",
 }
 
 ORDINARY = [
@@ -105,6 +77,16 @@ ORDINARY = [
     "[[x]] [] () <> ** 【】",
     "（了）",
     "《笑》是一本书",
+    "\\(laughs) is what he typed",
+    "\\[sigh] \\<laugh> \\（哼唱）",
+    "the model (Whisper) is small",
+    "(laughs 5 times)",
+    "(happy 5)",
+    "(5 ms)",
+    "[volume]",
+    "<b>bold</b>",
+    "(laughs at you)",
+    "a<bc",
 ]
 
 
@@ -127,35 +109,21 @@ def test_a_range_has_two_ends_and_keeps_its_words():
     assert begin.name == end.name == "laugh"
 
 
-def test_each_form_of_the_lexicon_is_a_mark_in_its_strongest_bracket():
-    for form, entry in LEXICON.forms.items():
-        assert names(f"[{form}] x") == [entry.name], form
-
-
-def test_no_form_is_written_twice():
-    from duologue.particles.taxonomy import TAXONOMY
-
-    forms = [form for rows in TAXONOMY.values() for row in rows.values() for form in row.split()]
-    assert sorted(forms) == sorted(set(forms))
-
-
-def test_a_family_adds_its_own_spellings():
-    lexicon = LEXICON.extended({"Gluckser": "giggle"})
-    assert lexicon.match("gluckser").name == "giggle"
-    assert LEXICON.match("gluckser") is None
-    with pytest.raises(UsageError, match="no such name"):
-        LEXICON.extended({"x": "no such name"})
-
-
-def contents() -> st.SearchStrategy[str]:
-    words = st.sampled_from(sorted(LEXICON.forms) + ["softly", "a", "轻轻地", "了"])
-    return st.lists(words, min_size=1, max_size=4).map(" ".join)
-
-
-@given(contents())
-def test_what_can_match_is_viable_at_every_prefix(content):
-    if LEXICON.match(content):
-        assert all(LEXICON.viable(content[:n]) for n in range(len(content) + 1))
+@pytest.mark.parametrize(
+    ("text", "span"),
+    {
+        "[laugh] x": Span.POINT,
+        "<laugh/> x": Span.POINT,
+        "<laugh> x": Span.RANGE,
+        "</laugh> x": Span.RANGE,
+        "[happy] x": Span.PREFIX,
+        "<happy/> x": Span.PREFIX,
+        "(Cantonese) x": Span.PREFIX,
+        "*sighs* x": Span.POINT,
+    }.items(),
+)
+def test_a_mark_says_what_of_the_text_it_is_about(text, span):
+    assert [particle.span for particle in particles(text)] == [span]
 
 
 FRAGMENTS = [
@@ -181,10 +149,13 @@ FRAGMENTS = [
     *("laugh", "laughs", "softly", "sigh", " ", "笑", "叹了口气", "高兴1", "fast", "x", "5", ". "),
     *("<think>", "</think>", "<THINKING>", "</Reasoning>", "◁think▷", "◁/think▷", "◁", "thin"),
     *("(laughs)", "*sighs*", "[[laughter]]", "a" * 41, "\\"),
+    *("<|", "|>", "im_end", "<audio_", "12", "<tts_start>", "<tool_call>", "</tool_call>", "{"),
+    *("pause", " 500 ms", ' time="1s"', "break", "prosody", "=", '"', ":0.5", "停顿"),
 ]
 turns = st.lists(st.sampled_from(FRAGMENTS), max_size=16).map("".join)
 
 
+@settings(deadline=None)
 @given(turns, st.data())
 def test_any_cut_gives_the_same_events(text, data):
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
@@ -192,6 +163,7 @@ def test_any_cut_gives_the_same_events(text, data):
     assert scan(*pieces) == scan(text) == scan(*text)
 
 
+@settings(deadline=None)
 @given(turns)
 def test_events_tile_the_text(text):
     at = 0
@@ -199,11 +171,12 @@ def test_events_tile_the_text(text):
         assert event.start == at
         at = event.end
         if not isinstance(event, Thought):
-            source = event.text if isinstance(event, Text) else event.source
+            source = event.source if isinstance(event, Particle) else event.text
             assert source == text[event.start : event.end]
     assert at == len(text)
 
 
+@settings(deadline=None)
 @given(turns)
 def test_held_text_is_bounded(text):
     scanner = Scanner()
@@ -222,7 +195,7 @@ def test_the_bound_is_reached_by_the_longest_mark():
     assert len(scanner.feed("a")) == 2
 
 
-@pytest.mark.parametrize("text", ["(北", "(I ", "<3", "3 < ", "* ", "*very", "f(x", "[1]"])
+@pytest.mark.parametrize("text", ["(北", "(I ", "<3", "3 < ", "* ", "*most", "f(x", "[1]"])
 def test_text_goes_at_once_when_no_mark_can_be_open(text):
     assert "".join(event.text for event in Scanner().feed(text)) == text
 
@@ -254,35 +227,42 @@ def test_an_unterminated_thought_does_not_reach_the_next_turn():
     assert scanner.feed("Next turn") == [Text("Next turn", 0, 9)]
 
 
+CONTROLS = {
+    "a<|im_end|>b": "ab",
+    "a<|EOT|>": "a",
+    "<audio_12><audio_0>Hi": "Hi",
+    "Hi<tts_end></tts_pad>": "Hi",
+    'Wait.<tool_call>function\nx\n{"a": 1}</tool_call> Done': "Wait. Done",
+    "Wait.<TOOL_CALL>{}</Tool_Call>Done": "Wait.Done",
+    "Wait.<tool_call>{} never ends": "Wait.",
+    "Wait.<tool_call>{} never ends</tool": "Wait.",
+    "stray</tool_call> end": "stray end",
+    "<think><tool_call>no</tool_call> still</think>yes": "yes",
+    "<tool_response>{}</tool_response>yes": "yes",
+    "cut <|im_e": "cut ",
+    "cut <audio_1": "cut ",
+    "a <| b |> c": "a <| b |> c",
+    "f <| g": "f <| g",
+    "<audio> <tts> x": " <tts> x",
+    "an <au": "an ",
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), CONTROLS.items())
+def test_control_tokens_and_calls_are_never_said_however_split(text, expected):
+    for cut in range(len(text) + 1):
+        assert said(text[:cut], text[cut:]) == expected
+    assert said(*text) == expected
+
+
+def test_control_is_reported_with_its_text():
+    events = scan("a<|x|><tool_call>{}</tool_call>")
+    assert events == [Text("a", 0, 1), Control("<|x|><tool_call>{}</tool_call>", 1, 31)]
+
+
 def test_a_mark_cut_off_by_the_end_is_not_said():
     assert said("Bye (laughs") == "Bye "
     assert said("Bye (laughs at you") == "Bye (laughs at you"
-
-
-def mark(name: str, kind: Kind = Kind.EVENT, closes: bool = False) -> Particle:
-    return Particle(name, kind, f"({name})", 0, len(name) + 2, closes)
-
-
-def test_strip_renderer_reports_everything_as_stripped():
-    assert StripRenderer().render(mark("laugh")).stripped
-
-
-def test_interjection_renderer_says_what_has_a_word():
-    renderer = InterjectionRenderer("en")
-    assert renderer.render(mark("laugh")) == Rendered("haha")
-    assert renderer.render(mark("nod", Kind.STAGE)).stripped
-    assert renderer.render(mark("laugh", closes=True)).stripped
-
-
-def test_interjection_renderer_refuses_a_language_without_words():
-    with pytest.raises(UsageError, match="'fr'"):
-        InterjectionRenderer("fr")
-
-
-@pytest.mark.parametrize("lang", INTERJECTIONS)
-def test_interjections_are_known_names(lang):
-    known = {entry.name for entry in LEXICON.forms.values()}
-    assert set(INTERJECTIONS[lang]) <= known
 
 
 @pytest.mark.timeout(30)

@@ -27,7 +27,7 @@ from duologue.lm.speech_channel import SpeechChannel
 from duologue.lm.tool_calls import Malformed, OpenCall, parse_call
 from duologue.lm.turn import TurnWriter
 from duologue.lm.vocabulary import Vocabulary
-from duologue.particles import LEXICON, Lexicon, Scanner
+from duologue.particles import LEXICON, Lexicon, Scanner, Text
 from duologue.particles import Particle as Mark
 
 ID_LOOP, CHARACTER_LOOP = (128, 16), (512, 64)
@@ -222,7 +222,7 @@ class Demux:
         for item in scanned:
             if isinstance(item, Mark):
                 self._turn.particle(item)
-            else:
+            elif isinstance(item, Text):
                 self._turn.text(item.text, (), voiced)
 
     def _flush_text(self) -> None:

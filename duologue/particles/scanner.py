@@ -1,19 +1,21 @@
-"""Takes speech particles and thoughts out of a turn's text while it streams in.
+"""Takes speech particles, thoughts and framing out of a turn's text while it streams in.
 
 Events tile the text: each has `start` and `end` offsets into all that was fed since the last
 flush, without gap or overlap. Other cuts of the same text into deltas give the same events, once
-neighbouring texts and neighbouring thoughts are joined.
+neighbouring events of a kind that is no particle are joined.
 
 A mark counts by its bracket, so that ordinary brackets stay text: sounds and movements in any
 bracket; moods and manners in round ones only where a clause begins; between asterisks, where a
-word may just be stressed, only a verb form ("*sighs*") or a mark that follows no word.
+word may just be stressed, only a verb form ("*sighs*") or a mark that follows no word. Nothing is
+a mark behind a backslash, which is how brackets are meant literally.
 """
 
 import re
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from duologue.particles.taxonomy import LEXICON, Entry, Kind, Lexicon
+from duologue.particles.lexicon import LEXICON, Entry, Lexicon
+from duologue.particles.taxonomy import CONTROL, GOVERNING, Kind, Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,9 @@ class Particle:
         start: offset of the mark, in characters.
         end: offset behind the mark.
         closes: true for `</name>`, the end of what an earlier mark began.
+        span: what of the text it is about.
+        intensity: how much of it, 1..3; 0 where the mark does not say.
+        value: what else the mark says: a pause's milliseconds, a pronunciation.
     """
 
     name: str
@@ -44,6 +49,9 @@ class Particle:
     start: int
     end: int
     closes: bool = False
+    span: Span = Span.POINT
+    intensity: int = 0
+    value: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +63,21 @@ class Thought:
     end: int
 
 
+@dataclass(frozen=True, slots=True)
+class Control:
+    """A token's name or a tool call that was left in the text: neither said nor shown."""
+
+    text: str
+    start: int
+    end: int
+
+
 class _Verdict(Enum):
     ORDINARY = auto()
     UNDECIDED = auto()
 
 
-Event = Text | Particle | Thought
+Event = Text | Particle | Thought | Control
 _ORDINARY, _UNDECIDED = _Verdict.ORDINARY, _Verdict.UNDECIDED
 
 MAX_HELD = 44
@@ -82,12 +99,29 @@ _OPEN_MARK = re.compile(
 )
 _LOOKS_AHEAD = ("double", "square", "star")
 
-_OPEN_TAGS = ("<think>", "<thinking>", "<reasoning>", "<thought>", "◁think▷")
-_END_TAGS = tuple(tag[0] + "/" + tag[1:] for tag in _OPEN_TAGS)
-_TAGS = _OPEN_TAGS + _END_TAGS
+
+class _Block:
+    """Text between two tags that is not for the ear; any of the end tags ends it."""
+
+    def __init__(self, event: type[Thought] | type[Control], *begins: str):
+        self.event = event
+        self.ends = tuple(tag[0] + "/" + tag[1:] for tag in begins)
+        self.tags = begins + self.ends
+        self.begin = re.compile("|".join(begins), re.IGNORECASE)
+        self.end = re.compile("|".join(self.ends), re.IGNORECASE)
+
+
+_BLOCKS = (
+    _Block(Thought, "<think>", "<thinking>", "<reasoning>", "<thought>", "◁think▷"),
+    _Block(Control, "<tool_call>", "<tool_response>"),
+)
+_TAGS = tuple(tag for block in _BLOCKS for tag in block.tags)
 _LONGEST_TAG = max(map(len, _TAGS))
-_TAG = re.compile("|".join(_TAGS), re.IGNORECASE)
-_END_TAG = re.compile("|".join(_END_TAGS), re.IGNORECASE)
+_STEMS = ("<audio_", "<tts_", "<tool_", "</audio_", "</tts_", "</tool_")
+_CONTROL = re.compile("|".join(CONTROL), re.IGNORECASE)
+_OPEN_CONTROL = re.compile(
+    rf"<\|[^\s<>|◁]{{0,40}}\|?\Z|(?:{'|'.join(_STEMS)})[a-z0-9_]{{0,32}}\Z", re.IGNORECASE
+)
 
 
 class Scanner:
@@ -106,19 +140,19 @@ class Scanner:
         self._offset = 0
         self._before = ""  # the character in front of what is held
         self._tail = "\n"  # the last character of the text given out that is no blank
-        self._thinking = False
+        self._block: _Block | None = None
 
     def feed(self, delta: str) -> list[Event]:
         """Takes the next piece of the turn and returns what is decided so far."""
-        if not self._held and not self._thinking and delta and not _OPENER.search(delta):
+        if not self._held and not self._block and delta and not _OPENER.search(delta):
             return [self._plain(delta)]
         return self._scan(self._held + delta, final=False)
 
     def flush(self) -> list[Event]:
         """Ends the turn: returns what was held, forgets an open thought and the offsets.
 
-        A mark that lacks only its closing bracket is a mark, and the beginning of a thought tag a
-        thought: neither is said because the turn broke off.
+        A mark that lacks only its closing bracket is a mark, and the beginning of a tag or of a
+        token's name is one: none is said because the turn broke off.
         """
         events = self._scan(self._held, final=True)
         self._begin()
@@ -136,9 +170,9 @@ class Scanner:
         out: list[Event] = []
         done = at = 0
         while done < len(text):
-            if self._thinking:
-                done = at = self._think(text, done, final, out)
-                if self._thinking:
+            if self._block:
+                done = at = self._pass_over(self._block, text, done, final, out)
+                if self._block:
                     break
                 continue
             found = _OPENER.search(text, at)
@@ -168,29 +202,26 @@ class Scanner:
             end -= 1
         return text[end - 1] if end > start else self._tail
 
-    def _think(self, text: str, start: int, final: bool, out: list[Event]) -> int:
-        """Takes thought up to an end tag, or to what may become one; returns where it stops."""
-        found = _END_TAG.search(text, start)
+    def _pass_over(
+        self, block: _Block, text: str, start: int, final: bool, out: list[Event]
+    ) -> int:
+        """Takes a block up to an end tag, or to what may become one; returns where it stops."""
+        found = block.end.search(text, start)
         stop, end = found.span() if found else (len(text), len(text))
         if not found and not final:
             tag = max(text.rfind("<", start), text.rfind("◁", start))
-            if tag >= 0 and _begins(text, tag, _END_TAGS):
+            if tag >= 0 and _begins(text, tag, block.ends):
                 stop = end = tag
         if end > start:
-            out.append(Thought(text[start:stop], self._offset + start, self._offset + end))
-        self._thinking = not found
+            content = text[start : stop if block.event is Thought else end]
+            out.append(block.event(content, self._offset + start, self._offset + end))
+        self._block = None if found else block
         return end
 
     def _judge(self, text: str, at: int, done: int, final: bool) -> Event | _Verdict:
         """Decides on the opener at `at`; the text before `done` has been given out."""
-        if tag := _TAG.match(text, at):
-            self._thinking = "/" not in tag.group()
-            return Thought("", self._offset + at, self._offset + tag.end())
-        if _begins(text, at, _TAGS):
-            if not final:
-                return _UNDECIDED
-            if len(text) - at > 1:
-                return Thought("", self._offset + at, self._offset + len(text))
+        if text[at] in "<◁" and (event := self._framing(text, at, final)):
+            return event
         mark = _MARK.match(text, at) or _OPEN_MARK.match(text, at)
         if not mark or mark.lastgroup is None:
             return _ORDINARY
@@ -198,23 +229,61 @@ class Scanner:
             return _UNDECIDED
         return self._decide(text, mark, done)
 
+    def _framing(self, text: str, at: int, final: bool) -> Event | _Verdict | None:
+        """Decides on a tag or a token's name at `at`; None where there is none and can be none."""
+        for block in _BLOCKS:
+            begin = block.begin.match(text, at)
+            if tag := begin or block.end.match(text, at):
+                self._block = block if begin else None
+                content = "" if block.event is Thought else tag.group()
+                return block.event(content, self._offset + at, self._offset + tag.end())
+        offsets = self._offset + at, self._offset + len(text)
+        if control := _CONTROL.match(text, at):
+            return Control(control.group(), offsets[0], self._offset + control.end())
+        if _OPEN_CONTROL.match(text, at):
+            return Control(text[at:], *offsets) if final else _UNDECIDED
+        if _begins(text, at, _TAGS) or _begins(text, at, _STEMS):
+            cut_off = Thought("", *offsets) if len(text) - at > 1 else None
+            return cut_off if final else _UNDECIDED
+        return None
+
     def _waits(self, mark: re.Match[str]) -> bool:
         """Says whether a mark at the end of the text can grow, or needs the next character."""
-        words = mark[mark.lastgroup or 0]
+        shape = mark.lastgroup or ""
+        words = mark[shape]
         if mark.re is _OPEN_MARK:
-            return self._lexicon.viable(words)
-        return mark.lastgroup in _LOOKS_AHEAD and self._lexicon.match(words) is not None
+            return (
+                self._lexicon.viable_tag(words) if shape == "angle" else self._lexicon.viable(words)
+            )
+        return shape in _LOOKS_AHEAD and self._lexicon.match(words) is not None
 
     def _decide(self, text: str, mark: re.Match[str], done: int) -> Particle | _Verdict:
         at, end, shape = mark.start(), mark.end(), mark.lastgroup or ""
-        entry = self._lexicon.match(mark[shape])
+        look_up = self._lexicon.match_tag if shape == "angle" else self._lexicon.match
+        entry = look_up(mark[shape])
         before = text[at - 1] if at else self._before
         around = _Around(before, text[end : end + 1], self._last(text, done, at))
-        if not entry or not _RULES[shape](entry, around):
+        if not entry or before == "\\" or not _RULES[shape](entry, around):
             return _ORDINARY
-        span = self._offset + at, self._offset + end
-        closes = shape == "angle" and mark.group()[1] == "/"
-        return Particle(entry.name, entry.kind, mark.group(), *span, closes)
+        source = mark.group()
+        closes = shape == "angle" and source[1] == "/"
+        return Particle(
+            entry.name,
+            entry.kind,
+            source,
+            self._offset + at,
+            self._offset + end,
+            closes,
+            _span(entry.kind, ranges=shape == "angle" and (closes or source[-2] != "/")),
+            entry.intensity,
+            entry.value,
+        )
+
+
+def _span(kind: Kind, ranges: bool) -> Span:
+    if ranges:
+        return Span.RANGE
+    return Span.PREFIX if kind in GOVERNING else Span.POINT
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,9 +309,9 @@ _SOUNDS = (Kind.EVENT, Kind.STAGE, Kind.PROSODY)
 
 
 def _in_round(entry: Entry, around: _Around) -> bool:
-    if entry.common or entry.kind is Kind.INTERJECTION:
+    if entry.common:
         return False
-    return entry.kind in _SOUNDS or around.leads
+    return entry.sure or (around.leads and entry.kind is not Kind.INTERJECTION)
 
 
 def _in_square(entry: Entry, around: _Around) -> bool:

@@ -1,19 +1,18 @@
-"""The names of speech particles, the words that models write for them, and their look-up.
+"""The names of speech particles and the words that models write for them: data only.
 
-The tables are data: one row per name, its surface forms separated by blanks; an underscore in a
-form stands for the blank, hyphen or underscore that may join its words.
+One row per name, its surface forms separated by blanks; an underscore in a form stands for the
+blank, hyphen or underscore that may join its words. `lexicon` looks them up.
 """
 
-import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from enum import StrEnum
-
-from duologue.errors import UsageError
 
 
 class Kind(StrEnum):
-    """What a particle does to the voice."""
+    """What a particle does to the voice.
+
+    Of several forms in one mark the first kind of this list counts; of two requests that a speech
+    engine cannot take together, the last.
+    """
 
     EVENT = "event"
     """A sound that is no word: a laugh, a cough."""
@@ -22,7 +21,7 @@ class Kind(StrEnum):
     STAGE = "stage"
     """A movement that makes no sound."""
     PROSODY = "prosody"
-    """A pause or a stress."""
+    """A pause, a stress, a pronunciation."""
     EMOTION = "emotion"
     """The mood of what follows."""
     STYLE = "style"
@@ -31,10 +30,25 @@ class Kind(StrEnum):
     """The language or dialect of what follows."""
 
 
+GOVERNING = frozenset((Kind.EMOTION, Kind.STYLE, Kind.LANGUAGE))
+"""The kinds that hold for what follows, until another of the same kind."""
+
+
+class Span(StrEnum):
+    """What of the text a mark is about."""
+
+    POINT = "point"
+    """The place where it stands."""
+    PREFIX = "prefix"
+    """What follows."""
+    RANGE = "range"
+    """`<x>`: what stands before its `</x>`; without one it is a point or a prefix by its kind."""
+
+
 TAXONOMY: dict[Kind, dict[str, str]] = {
     Kind.EVENT: {
         "laugh": "laugh laughs laughing laughed laughter lol burst_of_laughter bursts_out_laughing"
-        " 笑 大笑 笑声 发笑 哈哈大笑 捧腹大笑 欢笑 狂笑",
+        " laugh_speak 笑 大笑 笑声 发笑 哈哈大笑 捧腹大笑 欢笑 狂笑",
         "chuckle": "chuckle chuckles chuckling chuckled snicker snickers snickering smirks_audibly"
         " 轻笑 低笑 暗笑 窃笑 浅笑 苦笑 冷笑",
         "giggle": "giggle giggles giggling giggled titter titters tittering"
@@ -71,12 +85,13 @@ TAXONOMY: dict[Kind, dict[str, str]] = {
     },
     Kind.INTERJECTION: {
         "uhm": "uhm um uh umm er erm mn 嗯 呃",
-        "oh": "oh surprise_oh suprise_oh 哦 噢",
+        "oh": "oh surprise_oh suprise_oh surprise_yo suprise_yo 哦 噢",
         "ah": "ah aah surprise_ah suprise_ah 啊",
         "wa": "wa wow surprise_wa suprise_wa 哇",
         "confirm": "confirmation_en 嗯嗯",
         "question": "question_ei question_en question_ah question_oh question_yi 诶 欸",
         "dissatisfied": "dissatisfaction_hnn hnn hmph 哼 哎",
+        "haha": "haha hahaha hehe 哈哈 呵呵 嘿嘿 嘻嘻",
     },
     Kind.STAGE: {
         "smile": "smile smiles smiling grin grins grinning beams smirk smirks smirking 微笑 笑嘻嘻",
@@ -106,26 +121,47 @@ TAXONOMY: dict[Kind, dict[str, str]] = {
         "disgust": "disgusted disgust 厌恶",
         "calm": "calm calmly 平静 冷静",
         "excited": "excited excitedly 激动 兴奋",
-        "coy": "coy coyly 撒娇",
-        "empathy": "empathetic sympathetic 同情",
+        "coy": "coy coyly act_coy 撒娇",
+        "empathy": "empathetic sympathetic empathy comfort comforting 同情 安慰",
         "shy": "shy shyly 害羞",
         "serious": "serious seriously 严肃",
-        "gentle": "gently tender tenderly 温柔",
-        "melancholic": "melancholic 忧郁",
+        "gentle": "gentle gently tender tenderly soulful 温柔",
+        "melancholic": "melancholic depressed 忧郁 沮丧",
+        "confused": "confused confusion puzzled 困惑 疑惑",
+        "embarrassed": "embarrass embarrassed sheepishly 尴尬",
+        "nervous": "nervous nervously anxious anxiously worried worriedly 紧张 担心",
+        "playful": "playful playfully teasing teasingly mischievously humour humor 调皮 俏皮 幽默",
+        "sarcastic": "sarcastic sarcastically dryly 讽刺",
+        "proud": "proud proudly arrogant arrogantly 骄傲 傲慢",
+        "admiring": "admiration admiring admiringly 钦佩",
+        "cold": "coldness coldly indifferent 冷漠",
+        "warm": "warm warmly sweet sweetly 温暖 甜美",
+        "tired": "tired tiredly sleepy sleepily wearily 疲惫",
+        "curious": "curious curiously 好奇",
+        "neutral": "neutral neutrally 平淡 中性",
     },
     Kind.STYLE: {
         "whisper": "whisper whispers whispering whispered 耳语 低语 悄悄话",
-        "shout": "shout shouts shouting yell yells yelling 大喊 喊叫 大叫",
+        "murmur": "murmur murmurs murmuring mutter mutters muttering 嘟囔 喃喃自语",
+        "shout": "shout shouts shouting yell yells yelling roar roars roaring 大喊 喊叫 大叫",
         "soft": "soft softly quietly 轻声 小声",
         "loud": "loud loudly 大声",
-        "fast": "fast quickly 快速 快 语速快",
-        "slow": "slow slowly 慢速 慢 语速慢",
+        "fast": "fast faster quickly 快速 快 语速快 快一点 加快语速",
+        "slow": "slow slower slowly 慢速 慢 语速慢 慢一点 放慢语速",
+        "deep": "deep_voice low_voice deeply 低沉",
+        "high": "high_voice high_pitched 尖声",
         "singing": "sing sings singing 唱歌 歌唱 唱",
         "rap": "rap raps rapping 说唱",
-        "child": "child childlike 童声",
+        "child": "child childlike girl pure 童声",
         "older": "older elderly 老人",
-        "news": "news 新闻",
-        "story": "story storytelling 讲故事",
+        "male": "male male_voice 男声",
+        "female": "female female_voice sister 女声",
+        "news": "news radio program advertising 新闻 播音",
+        "story": "story storytelling recite recites reciting 讲故事 朗诵",
+        "chat": "chat chatty casual 闲聊",
+        "vivid": "vivid exaggerated generous 夸张 生动",
+        "ethereal": "ethereal 空灵",
+        "authority": "authority commanding 威严",
     },
     Kind.LANGUAGE: {
         "zh": "chinese mandarin 中文 普通话",
@@ -134,141 +170,69 @@ TAXONOMY: dict[Kind, dict[str, str]] = {
         "ko": "korean 韩语",
         "yue": "cantonese 粤语 广东话",
         "sichuan": "sichuanese 四川话",
+        "dongbei": "东北话",
+        "gansu": "甘肃话",
+        "guizhou": "贵州话",
+        "henan": "河南话",
+        "hubei": "湖北话",
+        "hunan": "湖南话",
+        "jiangxi": "江西话",
+        "minnan": "hokkien 闽南话 闽南语",
+        "ningxia": "宁夏话",
+        "shanxi": "山西话",
+        "shaanxi": "陕西话",
+        "shandong": "山东话",
+        "shanghai": "shanghainese 上海话",
+        "tianjin": "天津话",
+        "yunnan": "云南话",
     },
 }
 
-COMMON = "noise click clicks accent strong emphasis break beat silence child older news story"
+ELEMENTS: dict[str, str] = {
+    "spell": "spell say-as",
+    "pronounce": "phoneme sub",
+    "markup": "speak prosody voice emotion speed volume pitch audio expr se",
+}
+"""Elements of SSML and of what speech engines made of it: of kind prosody, known in `<>` only.
+
+Markup says nothing by itself; its attributes do: `<prosody rate="slow">` is `slow`.
+"""
+
+COMMON = (
+    "noise click clicks accent strong emphasis break beat silence child girl pure older sister"
+    " male female news radio program advertising story chat casual generous vivid authority"
+    " comfort confusion humour humor admiration sweet warm"
+)
 """Words too ordinary to be a mark in round brackets or between asterisks."""
 
+AUDIBLE = "whispers murmurs mutters shouts yells roars sings raps 耳语 低语 悄悄话 嘟囔"
+"""Manners that are sounds at the same time: marks also where no clause begins."""
+
+DEGREES: dict[int, str] = {
+    1: "softly quietly gently lightly slightly bit little soft quiet gentle light slight small"
+    " short faintly 轻轻地 轻轻 轻 微微 微 小声 小声地 有点 稍微 短",
+    3: "loudly deeply heavily very extremely really so loud deep heavy big long 大声 大声地 深深地"
+    " 深深 深 长长地 长 很 非常 特别 大",
+}
+"""Words beside a form that say how much of it: 1 a little, 3 a lot."""
+
 MODIFIERS = (
-    "a an the and then with while in to herself himself under his her breath bit little some"
-    " softly quietly gently loudly lightly deeply heavily nervously slightly warmly happily sadly"
-    " awkwardly slowly quickly briefly dramatically playfully mischievously wearily excitedly"
-    " soft quiet gentle loud light deep heavy nervous slight warm awkward big small long short"
-    " sad happy evil dry takes take lets_out gives again out"
-    " 轻轻地 轻轻 轻 微微 微 大声 大声地 小声 小声地 无奈地 无奈 深深地 深深 深 开心地 温柔地 温柔"
-    " 忍不住 缓缓 长长地 长 地 一声 一下 两声 声 了 着 起来 一口气 口气 一"
+    "a an the and then with while in to herself himself under his her breath some for"
+    " nervously warmly happily sadly awkwardly slowly quickly briefly dramatically playfully"
+    " mischievously wearily excitedly nervous warm awkward sad happy evil dry takes take lets_out"
+    " gives again out 无奈地 无奈 开心地 温柔地 温柔 忍不住 缓缓 地 一声 一下 两声 声 了 着 起来"
+    " 一口气 口气 一"
 )
-"""Words that may stand beside a form inside one mark: "(laughs softly)", "（轻轻地叹气）"."""
+"""Other words that may stand beside a form: "(laughs nervously)", "（无奈地叹气）"."""
 
+UNITS: dict[str, float] = {
+    **dict.fromkeys(("s", "sec", "secs", "second", "seconds", "秒", "秒钟"), 1000.0),
+    **dict.fromkeys(("ms", "msec", "millisecond", "milliseconds", "毫秒"), 1.0),
+}
+"""Milliseconds in the units of a pause."""
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A form that was looked up.
+MAX_PAUSE_MS = 10_000
+"""A model that asks for more does not get it: the voice would seem dead."""
 
-    Attributes:
-        name: the taxonomy's name, the same for every language and spelling.
-        kind: what it does to the voice.
-        form: the surface form, normalised.
-        common: whether the form is an ordinary word that needs a stronger mark.
-    """
-
-    name: str
-    kind: Kind
-    form: str
-    common: bool = False
-
-
-_JOIN = re.compile(r"[\s_,，、-]+")
-_TAIL = re.compile(r"[\s.!~…。！～]+$")
-_LEVEL = re.compile(r"(?<=[^\W\d_])\d$")
-_RANK = {kind: rank for rank, kind in enumerate(Kind)}
-
-
-class Lexicon:
-    """Looks up the content of a mark, whole or still growing.
-
-    A content is a run of known forms and modifiers with at least one form. Because a prefix of a
-    content is judged by the same walk, `viable` is true for each prefix of all that `match` takes.
-
-    Args:
-        forms: entries by normalised form.
-        modifiers: normalised words that may stand beside a form.
-    """
-
-    def __init__(self, forms: Mapping[str, Entry], modifiers: frozenset[str]):
-        self._forms = dict(forms)
-        self._modifiers = modifiers
-        pieces = modifiers.union(self._forms)
-        self._longest = max(map(len, pieces))
-        self._starts = {piece[:n] for piece in pieces for n in range(len(piece) + 1)}
-
-    def extended(self, aliases: Mapping[str, str]) -> "Lexicon":
-        """Returns a lexicon that also knows a family's own spellings, form to taxonomy name.
-
-        Raises:
-            UsageError: a name that the taxonomy does not have.
-        """
-        by_name = {entry.name: entry for entry in self._forms.values()}
-        if unknown := set(aliases.values()) - set(by_name):
-            raise UsageError(f"no particle is called {sorted(unknown)}: use {sorted(by_name)}")
-        more = {
-            _plain(form): replace(by_name[name], form=_plain(form), common=False)
-            for form, name in aliases.items()
-        }
-        return Lexicon(self._forms | more, self._modifiers)
-
-    @property
-    def forms(self) -> Mapping[str, Entry]:
-        """All surface forms."""
-        return self._forms
-
-    def match(self, content: str) -> Entry | None:
-        """Returns the entry for a whole content: of several forms, one of the best kind."""
-        text = _plain(content)
-        if text in self._forms:
-            return self._forms[text]
-        found = [entry for at, entry in self._walk(text) if entry and at >= len(text)]
-        return min(found, key=lambda entry: _RANK[entry.kind], default=None)
-
-    def viable(self, content: str) -> bool:
-        """Says whether more characters could still make `content` match."""
-        text = _plain(content)
-        if content[-1:].isspace():
-            text = f"{text.rstrip()} ".lstrip()
-        return any(text[at:] in self._starts for at, _ in self._walk(text))
-
-    def _walk(self, text: str) -> Iterator[tuple[int, Entry | None]]:
-        """Yields each place that a run of pieces reaches, with the best entry on the way."""
-        reached: list[tuple[int, Entry | None]] = [(0, None)]
-        for at, best in reached:
-            yield at, best
-            for end in range(at + 1, min(len(text), at + self._longest) + 1):
-                for entry in self._piece(text, at, end):
-                    step = end + text.startswith(" ", end), _better(best, entry)
-                    if step not in reached:
-                        reached.append(step)
-
-    def _piece(self, text: str, at: int, end: int) -> Iterator[Entry | None]:
-        """Yields what text[at:end] may be: an entry, or None for a modifier."""
-        piece = text[at:end]
-        if piece.isascii() and text[end : end + 1].isascii() and text[end : end + 1].isalnum():
-            return
-        if piece in self._forms:
-            yield self._forms[piece]
-        if piece in self._modifiers:
-            yield None
-
-
-def _plain(content: str) -> str:
-    return _LEVEL.sub("", _JOIN.sub(" ", _TAIL.sub("", content).lstrip().casefold()))
-
-
-def _better(old: Entry | None, new: Entry | None) -> Entry | None:
-    if old is None or new is None:
-        return old or new
-    return new if _RANK[new.kind] < _RANK[old.kind] else old
-
-
-def _forms() -> dict[str, Entry]:
-    common = frozenset(COMMON.split())
-    return {
-        _plain(form): Entry(name, kind, _plain(form), form in common)
-        for kind, names in TAXONOMY.items()
-        for name, forms in names.items()
-        for form in forms.split()
-    }
-
-
-LEXICON = Lexicon(_forms(), frozenset(map(_plain, MODIFIERS.split())))
-"""The forms of the house; `extended` adds a family's own."""
+CONTROL = (r"<\|[^\s<>|◁]{1,40}\|>", r"</?(?:audio|tts|tool)_[a-z0-9_]{1,32}>")
+"""Patterns of tokens' names, which reach a text only where a server or a model left them in."""

@@ -3,12 +3,11 @@
 import pytest
 
 from duologue.particles import (
-    InterjectionRenderer,
     Particle,
     Renderer,
     Scanner,
-    StripRenderer,
     Text,
+    renderer_for,
 )
 from duologue.text import Clause, ClauseSplitter, Speaker
 
@@ -17,7 +16,7 @@ class Way:
     """Text to speech as a session does it, turn after turn."""
 
     def __init__(self, lang: str = "en", renderer: Renderer | None = None):
-        self.renderer = renderer or StripRenderer()
+        self.renderer = renderer or renderer_for("piper")
         self.scanner, self.splitter, self.speaker = Scanner(), ClauseSplitter(lang), Speaker(lang)
         self.shown = ""
 
@@ -169,5 +168,5 @@ def test_particles_are_not_said_literally(mark):
 
 
 def test_a_voice_without_marks_says_a_word_in_their_place():
-    way = Way(renderer=InterjectionRenderer("en"))
+    way = Way(renderer=renderer_for("piper", words="en"))
     assert way.said("(laughs) That is [nods] funny.") == ["haha That is funny."]
