@@ -4,8 +4,6 @@ input -> ASR -> user's turn -> LM -> side branch -> voice -> playout -> output
 """
 
 import asyncio
-import gc
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -24,22 +22,20 @@ from pipecat.processors.aggregators.llm_response_universal import (
     LLMUserAggregatorParams,
 )
 from pipecat.processors.frame_processor import FrameProcessor
+from pipecat.services.llm_service import LLMService
 from pipecat.turns.user_turn_strategies import UserTurnStrategies
 
+from bots.models import Models, opening
 from bots.tools import room_tools
 from duologue.asr.funasr_client import Funasr
-from duologue.asr.whisper import Whisper
-from duologue.config import BotConfig, LmConfig, TurnConfig, VadConfig
+from duologue.config import BotConfig, TurnConfig, VadConfig
 from duologue.lm.brief import Brief
-from duologue.lm.engine import Engine, Message, Request
-from duologue.lm.llamacpp import LlamaCpp
-from duologue.lm.openai_http import OpenAIHttp
+from duologue.lm.conversation import Reference, System
+from duologue.lm.engine import Request
 from duologue.lm.rules import RuleRouted
 from duologue.memory import Memory
-from duologue.models import ensure, stderr_progress
 from duologue.particles import renderer_for
 from duologue.tools import ToolRegistry
-from duologue.tts.piper import PiperVoice
 from processors.page import PageEvents
 from processors.playout import Playout
 from processors.side_branch import SideBranch
@@ -53,89 +49,14 @@ from processors.turns import (
 )
 from services.asr import WhisperASR
 from services.funasr_asr import FunasrASR
+from services.speech_lm import SpeechLM
+from services.talker import Talker
 from services.text_lm import TextLM
+from services.token2wav import Token2wav
 from services.voice import Voice
 
 IN_RATE_HZ = 16_000
 OUT_RATE_HZ = 24_000
-
-
-@dataclass(slots=True)
-class Models:
-    """What all sessions of a process share."""
-
-    asr: Whisper | Funasr
-    lm: Engine
-    voice: PiperVoice
-
-    async def close(self) -> None:
-        """Release the models."""
-        self.asr.close()
-        self.voice.close()
-        await self.lm.close()
-
-
-async def load_models(config: BotConfig) -> Models:
-    """Fetch what is missing, load everything at once, and warm up what a first answer needs.
-
-    Raises:
-        EngineError: a model cannot be found, fetched or loaded.
-    """
-    refs = [config.voice.model]
-    refs += [config.asr.model] if config.asr.engine == "whisper" else []
-    refs += [config.lm.model] if config.lm.engine == "llamacpp" else []
-    with stderr_progress() as progress:
-        for ref in refs:
-            ensure(ref, progress=progress)
-    asr, lm, voice = await asyncio.gather(
-        asyncio.to_thread(_load_asr, config),
-        asyncio.to_thread(_load_lm, config.lm, config.room.capacity),
-        asyncio.to_thread(_load_voice, config),
-    )
-    await asyncio.gather(
-        lm.prewarm([*opening(config.lm), {"role": "user", "content": "Hello."}]),
-        asyncio.to_thread(voice.synthesize, "Hello."),
-    )
-    # What lives as long as the process need not be looked at when a session's garbage is collected.
-    gc.collect()
-    gc.freeze()
-    return Models(asr, lm, voice)
-
-
-def _load_asr(config: BotConfig) -> Whisper | Funasr:
-    asr = config.asr
-    if asr.engine == "funasr":
-        return Funasr(
-            asr.model,
-            interims=asr.interims,
-            vad=asr.vad,
-            language=config.lang,
-            threads=asr.threads,
-        )
-    return Whisper(ensure(asr.model), language=config.lang, threads=asr.threads)
-
-
-def _load_voice(config: BotConfig) -> PiperVoice:
-    voice = config.voice
-    return PiperVoice(ensure(voice.model), threads=voice.threads, speed=voice.speed)
-
-
-def _load_lm(config: LmConfig, sessions: int) -> Engine:
-    if config.engine == "openai":
-        key = os.environ.get("DUOLOGUE_LM_API_KEY", "none")
-        return OpenAIHttp(config.base_url or "", config.model, api_key=key)
-    return LlamaCpp(
-        ensure(config.model), threads=config.threads, context=config.context, slots=sessions
-    )
-
-
-def opening(config: LmConfig) -> list[Message]:
-    """The system prompt and the example exchanges."""
-    messages: list[Message] = [{"role": "system", "content": config.system}]
-    for example in config.examples:
-        messages.append({"role": "user", "content": example.user})
-        messages.append({"role": "assistant", "content": example.assistant})
-    return messages
 
 
 @dataclass(slots=True)
@@ -205,26 +126,14 @@ def build_session(
     interject = config.voice.particles == "interject"
     renderer = renderer_for(config.voice.engine, words=config.lang if interject else None)
     branch = SideBranch(memory, tools, renderer)
-    lm = models.lm
-    if config.lm.max_sentences:
-        lm = Brief(lm, config.lm.max_sentences, lang=config.lang)
-    if config.lm.tool_choice == "rules":
-        lm = RuleRouted(lm, tools)
-    request = Request(
-        [],
-        tools=tools.schemas(),
-        max_tokens=config.lm.max_tokens,
-        temperature=config.lm.temperature,
-        repeat_penalty=config.lm.repeat_penalty,
-    )
     pipeline = Pipeline(
         [
             *inputs,
             FunasrASR(models.asr) if isinstance(models.asr, Funasr) else WhisperASR(models.asr),
             LLMUserAggregator(context, params=_user_params(listening, memory, clock)),
-            TextLM(lm, request, memory.trim),
+            _lm(models, config, memory, tools),
             branch,
-            Voice(models.voice, lang=config.lang),
+            *_voices(models, config, memory),
             Playout(memory, real_time=real_time, clock=clock),
             *outputs,
         ]
@@ -242,6 +151,65 @@ def build_session(
         enable_turn_tracking=False,
     )
     return Session(worker, context, memory, tools)
+
+
+def _lm(models: Models, config: BotConfig, memory: Memory, tools: ToolRegistry) -> LLMService:
+    sampling = config.speech_lm or config.lm
+    request = Request(
+        tools=tools.schemas(),
+        max_tokens=sampling.max_tokens,
+        temperature=sampling.temperature,
+        repeat_penalty=sampling.repeat_penalty,
+    )
+    if models.speech and config.speech_lm and not models.speech.talker:
+        return SpeechLM(
+            models.lm,
+            models.speech.vocabulary,
+            config.speech_lm.mode,
+            request,
+            memory,
+            memory.trim,
+            decoded=models.speech.batcher is not None,
+            budget=config.speech_lm.budget,
+        )
+    lm = models.lm
+    if config.lm.max_sentences:
+        lm = Brief(lm, config.lm.max_sentences, lang=config.lang)
+    if config.lm.tool_choice == "rules":
+        lm = RuleRouted(lm, tools)
+    return TextLM(lm, request, memory.trim)
+
+
+def _voices(models: Models, config: BotConfig, memory: Memory) -> list[FrameProcessor]:
+    """What says text, and what says speech tokens; announcements are text in any case."""
+    speech = models.speech
+    if speech is None or speech.batcher is None or speech.voice is None:
+        return [Voice(models.voice, lang=config.lang)]
+    decoder = Token2wav(speech.batcher, speech.voice)
+    if speech.talker is None or config.talker is None:
+        return [Voice(models.voice, lang=config.lang), decoder]
+    talker, speaker = config.talker, []
+    if talker.instruction:
+        speaker.append(System(talker.instruction))
+    if talker.clip_text:
+        codes = (tuple(speech.voice.tokens.tolist()),)
+        speaker.append(Reference(codes, talker.clip_text))
+    request = Request(
+        max_tokens=talker.max_tokens,
+        temperature=talker.temperature,
+        repeat_penalty=talker.repeat_penalty,
+    )
+    return [
+        Talker(
+            speech.talker,
+            speech.vocabulary,
+            request,
+            memory,
+            speaker=speaker,
+            lang=config.lang,
+        ),
+        decoder,
+    ]
 
 
 def _user_params(

@@ -27,14 +27,8 @@ from pipecat.workers.runner import WorkerRunner
 from pydantic import Field
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from bots.assembly import (
-    IN_RATE_HZ,
-    OUT_RATE_HZ,
-    Models,
-    build_session,
-    load_listening,
-    load_models,
-)
+from bots.assembly import IN_RATE_HZ, OUT_RATE_HZ, build_session, load_listening
+from bots.models import Models, load_models
 from bots.webrtc import RoomTransport, hear_sooner
 from duologue.config import BotConfig, Section
 from duologue.errors import UsageError

@@ -11,7 +11,8 @@ from pipecat.pipeline.worker import PipelineWorker
 from pipecat.processors.frame_processor import FrameDirection, FrameProcessor
 from pipecat.workers.runner import WorkerRunner
 
-from bots.assembly import IN_RATE_HZ, OUT_RATE_HZ, build_session, load_listening, load_models
+from bots.assembly import IN_RATE_HZ, OUT_RATE_HZ, build_session, load_listening
+from bots.models import load_models
 from duologue.audio.pcm import check_target, from_int16_bytes, read_audio, to_int16_bytes, write_wav
 from duologue.config import BotConfig, TurnConfig
 from duologue.errors import EngineError, InputError

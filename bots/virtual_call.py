@@ -14,7 +14,8 @@ from pipecat.frames.frames import Frame, InputAudioRawFrame, TTSAudioRawFrame
 from pipecat.processors.frame_processor import FrameDirection, FrameProcessor
 from pipecat.workers.runner import WorkerRunner
 
-from bots.assembly import IN_RATE_HZ, OUT_RATE_HZ, Models, Session, build_session, load_listening
+from bots.assembly import IN_RATE_HZ, OUT_RATE_HZ, Session, build_session, load_listening
+from bots.models import Models
 from duologue.audio.pcm import from_int16_bytes, resample, to_int16_bytes
 from duologue.config import BotConfig
 from duologue.errors import EngineError

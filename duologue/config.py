@@ -8,12 +8,13 @@ import difflib
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from duologue.errors import ConfigError
+from duologue.lm.modes import Mode
 
 ENV_PREFIX = "DUOLOGUE_"
 
@@ -89,6 +90,54 @@ class LmConfig(Section):
     examples: list[Example] = []
 
 
+class FamilyConfig(Section):
+    """A speech-text model on a server."""
+
+    family: str = Field(description="As in `duologue lm modes`")
+    server: Literal["vllm", "sglang", "trtllm", "llamacpp", "openai"] = "vllm"
+    base_url: str
+    model: str
+    tokenizer: Path | None = Field(default=None, description="Folder or file of its tokenizer.json")
+    max_tokens: int = Field(default=2048, ge=1)
+    temperature: float = Field(default=0.7, ge=0)
+    repeat_penalty: float = Field(default=1.05, ge=1)
+
+
+class TalkerConfig(FamilyConfig):
+    """A model that makes the LM's text speech tokens, in place of `voice`."""
+
+    instruction: str | None = Field(default=None, description="How to speak, where a family asks")
+    clip_text: str | None = Field(
+        default=None, description="The words of the voice's clip: the model goes on from it"
+    )
+
+
+class SpeechLmConfig(FamilyConfig):
+    """A speech-text LM, in place of the text LM."""
+
+    mode: Mode = Mode.T1_T2A2
+    voice: Literal["tokens", "decoupled"] = Field(
+        default="tokens", description="What says its answers: its own speech tokens, or `voice`"
+    )
+    budget: int = Field(
+        default=8192, ge=256, description="Prompt tokens beyond which old speech becomes text"
+    )
+
+    @property
+    def speaks_tokens(self) -> bool:
+        """Whether its answers are heard through token2wav."""
+        return self.mode.audio_out and self.voice == "tokens"
+
+
+class Token2wavSection(Section):
+    """The decoder of a speech-text LM's tokens."""
+
+    model: Path
+    engine: Literal["onnx", "torch", "cudagraph", "tensorrt"] = "cudagraph"
+    voice: str = Field(description="As in `duologue voices list`")
+    sessions: int = Field(default=8, ge=1)
+
+
 class VoiceConfig(Section):
     """The decoupled voice."""
 
@@ -109,6 +158,24 @@ class BotConfig(Section):
     turn: TurnConfig = TurnConfig()
     lm: LmConfig = LmConfig()
     voice: VoiceConfig = VoiceConfig()
+    speech_lm: SpeechLmConfig | None = None
+    talker: TalkerConfig | None = None
+    token2wav: Token2wavSection | None = None
+
+    @model_validator(mode="after")
+    def _speech_lm_is_whole(self) -> "BotConfig":
+        if self.speech_lm and self.lm.tool_choice == "rules":
+            raise ValueError("lm.tool_choice: a speech LM calls tools itself: set model or none")
+        if self.talker and self.speech_lm and self.speech_lm.speaks_tokens:
+            raise ValueError("talker: speech_lm speaks itself; leave one of them out")
+        if self.talker and not self.token2wav:
+            raise ValueError("talker speaks in tokens: set token2wav.model and token2wav.voice")
+        if self.speech_lm and self.speech_lm.speaks_tokens and not self.token2wav:
+            raise ValueError(
+                f"speech_lm.mode {self.speech_lm.mode} speaks in tokens: set token2wav.model and "
+                "token2wav.voice, or speech_lm.voice to decoupled"
+            )
+        return self
 
 
 def load_config(
@@ -190,14 +257,17 @@ def _one_line(error: Exception) -> str:
 
 def _explain(error: Any) -> str:
     """One line on one problem; an unknown key names the nearest known one."""
+    if not error["loc"]:
+        return error["msg"].removeprefix("Value error, ")
     *parents, last = error["loc"]
     where = ".".join(map(str, error["loc"]))
     if error["type"] != "extra_forbidden":
         return f"{where}: {error['msg']}, found {error['input']!r}"
     section: Any = BotConfig
     for name in parents:
-        section = getattr(section.model_fields.get(name), "annotation", Example)
-        section = section if hasattr(section, "model_fields") else Example
+        annotation = getattr(section.model_fields.get(name), "annotation", Example)
+        kinds = (annotation, *get_args(annotation))
+        section = next((kind for kind in kinds if hasattr(kind, "model_fields")), Example)
     near = difflib.get_close_matches(str(last), section.model_fields, 1, 0.3)
     hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(section.model_fields)}"
     return f"{where}: unknown key; {hint}"

@@ -4,6 +4,7 @@ The assistant's text enters the messages while it is generated, so that a tool's
 there; an interruption cuts it to the words that were heard.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from duologue.lm.engine import Message
@@ -13,6 +14,14 @@ from duologue.lm.engine import Message
 class _Answer:
     message: Message
     heard: int = 0
+
+
+@dataclass(slots=True)
+class _Sound:
+    """What an answer's sound says after so many seconds, and how much of it was played."""
+
+    chars_at: Callable[[float], int]
+    played_s: float = 0.0
 
 
 class Memory:
@@ -31,6 +40,8 @@ class Memory:
         self._max_chars = max_chars
         self._turn = 0
         self._open: dict[int, _Answer] = {}
+        self._answers: dict[int, Message] = {}
+        self._sounds: dict[int, _Sound] = {}
         self._newest: Message = {"content": ""}
         self._expects_more = False
 
@@ -53,6 +64,11 @@ class Memory:
         """The text of answer `turn` so far; "" once it is closed or cut."""
         return self._open[turn].message["content"] if turn in self._open else ""
 
+    @property
+    def answers(self) -> dict[int, Message]:
+        """The message of each answer that is remembered, by number."""
+        return self._answers
+
     def unheard(self, turn: int) -> bool:
         """Whether answer `turn` is still on its way and nothing of it has been heard."""
         return turn in self._open and self._open[turn].heard == 0
@@ -71,6 +87,25 @@ class Memory:
         """Note that the first `chars` characters of answer `turn` have been heard."""
         if answer := self._open.get(turn):
             answer.heard = max(answer.heard, chars)
+
+    def follow(self, turn: int, chars_at: Callable[[float], int]) -> None:
+        """Let `chars_at(seconds)` tell how many characters of answer `turn` its sound has said."""
+        self._sounds[turn] = _Sound(chars_at)
+
+    def follows(self, turn: int) -> bool:
+        """Whether `played` can be told of answer `turn`."""
+        return turn in self._sounds
+
+    def played(self, turn: int, seconds: float) -> int:
+        """Note that so much of the sound of answer `turn` was played; returns characters heard."""
+        sound = self._sounds[turn]
+        sound.played_s = max(sound.played_s, seconds)
+        self.heard(turn, sound.chars_at(sound.played_s))
+        return self._open[turn].heard if turn in self._open else 0
+
+    def played_s(self, turn: int) -> float:
+        """Seconds of the sound of answer `turn` that were played."""
+        return self._sounds[turn].played_s if turn in self._sounds else 0.0
 
     def close(self, turn: int) -> None:
         """Answer `turn` has been heard to its end."""
@@ -91,6 +126,7 @@ class Memory:
             cut[turn] = len(message["content"])
             if not message["content"] and not message.get("tool_calls"):
                 self._messages[:] = [m for m in self._messages if m is not message]
+                del self._answers[turn]
         self._open.clear()
         self._expects_more = False
         return cut
@@ -117,6 +153,7 @@ class Memory:
         if turn not in self._open:
             self._newest = {"role": "assistant", "content": ""}
             self._open[turn] = _Answer(self._newest)
+            self._answers[turn] = self._newest
             self._messages.append(self._newest)
         return self._open[turn]
 
@@ -135,6 +172,13 @@ class Memory:
             if sum(map(_size, past[index:])) <= self._max_chars / 2:
                 break
         self._messages[self._fixed :] = past[dropped:]
+        kept = set(map(id, past[dropped:]))
+        self._answers = {turn: m for turn, m in self._answers.items() if id(m) in kept}
+        self._sounds = {
+            turn: sound
+            for turn, sound in self._sounds.items()
+            if turn in self._answers or turn == self._turn
+        }
 
 
 def merge_turns(messages: list[Message]) -> list[Message]:

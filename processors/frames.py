@@ -36,9 +36,28 @@ class ParticleFrame(SystemFrame):
 
 @dataclass
 class AnswerTextFrame(LLMTextFrame):
-    """Text of an answer on its way to the voice, free of particles and thoughts."""
+    """Text of an answer on its way to the voice, free of particles and thoughts.
+
+    Parameters:
+        turn: The answer.
+        spoken: Whether speech tokens of the same answer say it.
+    """
 
     turn: int = 0
+    spoken: bool = False
+
+
+@dataclass
+class StreamFrame(DataFrame):
+    """What a speech-text LM's stream says: text, or a particle in its place among the text.
+
+    Parameters:
+        item: The text, free of particles, or one of them.
+        spoken: As of `AnswerTextFrame`.
+    """
+
+    item: str | Particle = ""
+    spoken: bool = False
 
 
 @dataclass
@@ -48,12 +67,10 @@ class SpeechTokensFrame(DataFrame):
     Parameters:
         turn: The answer.
         tokens: int32 [n].
-        words: (tokens from this frame's start, characters said by then) of each word in it.
     """
 
     turn: int = 0
     tokens: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int32))
-    words: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass
@@ -62,7 +79,8 @@ class VoiceAudioFrame(TTSAudioRawFrame):
 
     Parameters:
         turn: The answer.
-        words: (samples from this frame's start, characters said by then) of each word in it.
+        words: (samples from this frame's start, characters said by then) of each word in it, where
+            the voice knows; else `Memory.follow` tells.
     """
 
     turn: int = 0

@@ -50,17 +50,19 @@ class _Speech:
 
     frame: VoiceAudioFrame
     samples: np.ndarray
+    start_s: float  # in the answer's sound
     position: int = 0
     marked: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """At `at_s`, `chars` of `turn` have been heard; None: the answer's end."""
+    """At `at_s`, `chars` or `played_s` of `turn` have been heard; neither: the answer's end."""
 
     at_s: float
     turn: int
-    chars: int | None
+    chars: int | None = None
+    played_s: float | None = None
 
 
 class Playout(FrameProcessor):
@@ -91,6 +93,7 @@ class Playout(FrameProcessor):
         self._clock = clock
         self._queue: deque[_Speech | Frame] = deque()
         self._queued_s = 0.0
+        self._sound_s: dict[int, float] = {}
         self._changed = asyncio.Event()
         self._drained = asyncio.Event()
         self._held = False
@@ -99,6 +102,7 @@ class Playout(FrameProcessor):
         self._underway: set[int] = set()
         self._marks: deque[_Mark] = deque()
         self._marked = asyncio.Event()
+        self._told = (0, 0)
         self._tasks: list[asyncio.Task[None]] = []
 
     async def process_frame(self, frame: Frame, direction: FrameDirection):
@@ -152,8 +156,11 @@ class Playout(FrameProcessor):
         while self._queued_s > MAX_QUEUED_S:
             self._drained.clear()
             await self._drained.wait()
-        speech = _Speech(frame, np.frombuffer(frame.audio, "<i2"))
-        self._queued_s += len(speech.samples) / frame.sample_rate
+        start_s = self._sound_s.get(frame.turn, 0.0)
+        speech = _Speech(frame, np.frombuffer(frame.audio, "<i2"), start_s)
+        length_s = len(speech.samples) / frame.sample_rate
+        self._sound_s[frame.turn] = start_s + length_s
+        self._queued_s += length_s
         self._queue.append(speech)
         self._changed.set()
 
@@ -163,6 +170,7 @@ class Playout(FrameProcessor):
             item for item in self._queue if isinstance(item, Frame) and not item.interruptible
         )
         self._queued_s = 0.0
+        self._sound_s.clear()
         self._marks.clear()
         self._underway.clear()
         self._set_held(False)
@@ -208,6 +216,9 @@ class Playout(FrameProcessor):
             sample, chars = words[item.marked]
             self._mark(self._due_s + max(0, sample - start) / rate, item.frame.turn, chars)
             item.marked += 1
+        if self._memory.follows(item.frame.turn):
+            played_s = item.start_s + (start + len(chunk)) / rate
+            self._mark(self._due_s + len(chunk) / rate, item.frame.turn, played_s=played_s)
         if self._real_time:
             self._due_s += len(chunk) / rate
         self._queued_s -= len(chunk) / rate
@@ -236,13 +247,15 @@ class Playout(FrameProcessor):
         if isinstance(frame, LLMFullResponseStartFrame):
             self._turn = frame.metadata.get("turn", 0)
         elif isinstance(frame, LLMFullResponseEndFrame):
-            self._mark(max(self._due_s, self._clock()), self._turn, None)
+            self._mark(max(self._due_s, self._clock()), self._turn)
         await self.push_frame(frame)
 
-    def _mark(self, at_s: float, turn: int, chars: int | None) -> None:
+    def _mark(
+        self, at_s: float, turn: int, chars: int | None = None, *, played_s: float | None = None
+    ) -> None:
         if self._real_time:
             at_s += self._buffer_s
-        self._marks.append(_Mark(at_s, turn, chars))
+        self._marks.append(_Mark(at_s, turn, chars, played_s))
         self._marked.set()
 
     async def _report(self) -> None:
@@ -261,12 +274,21 @@ class Playout(FrameProcessor):
             if mark.chars is not None:
                 self._memory.heard(mark.turn, mark.chars)
                 await self.push_frame(HeardFrame(turn=mark.turn, chars=mark.chars))
+            elif mark.played_s is not None:
+                await self._played(mark.turn, mark.played_s)
             else:
                 await self._finish(mark.turn)
+
+    async def _played(self, turn: int, seconds: float) -> None:
+        chars = self._memory.played(turn, seconds)
+        if (turn, chars) != self._told and chars:
+            self._told = turn, chars
+            await self.push_frame(HeardFrame(turn=turn, chars=chars))
 
     async def _finish(self, turn: int) -> None:
         chars = len(self._memory.text(turn))
         self._memory.close(turn)
+        self._sound_s.pop(turn, None)
         await self.push_frame(AnswerDoneFrame(turn=turn, chars=chars))
         # A tool's answer may have begun, or be about to, without any sound yet.
         self._underway.discard(turn)

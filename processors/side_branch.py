@@ -19,9 +19,15 @@ from pipecat.frames.frames import (
 from pipecat.processors.frame_processor import FrameDirection, FrameProcessor
 
 from duologue.memory import Memory
-from duologue.particles import Particle, Renderer, Scanner, Text
+from duologue.particles import Particle, Rendered, Renderer, Scanner, Text
 from duologue.tools import Call, CallLedger, CallState, ToolRegistry
-from processors.frames import AnswerTextFrame, ParticleFrame, ToolCallFrame, ToolStateFrame
+from processors.frames import (
+    AnswerTextFrame,
+    ParticleFrame,
+    StreamFrame,
+    ToolCallFrame,
+    ToolStateFrame,
+)
 
 MAX_ANNOUNCEMENTS = 8
 MAX_TOOL_ROUNDS = 4
@@ -61,7 +67,11 @@ class SideBranch(FrameProcessor):
         await super().process_frame(frame, direction)
         match frame:
             case LLMFullResponseStartFrame():
-                await self._begin()
+                await self._begin(frame.metadata.get("turn"))
+            case StreamFrame(item=str(text), spoken=spoken):
+                await self._push_text(text, spoken=spoken)
+            case StreamFrame(item=Particle() as mark, spoken=spoken):
+                await self._mark(mark, spoken=spoken)
             case LLMTextFrame():
                 await self._forward(self._scanner.feed(frame.text))
             case ToolCallFrame(call=call) if call is not None:
@@ -85,8 +95,8 @@ class SideBranch(FrameProcessor):
         await self._ledger.close()
         await super().cleanup()
 
-    async def _begin(self) -> None:
-        self._turn = self._memory.begin()
+    async def _begin(self, turn: int | None = None) -> None:
+        self._turn = turn or self._memory.begin()
         self._owed = False
         self._scanner = Scanner()
         start = LLMFullResponseStartFrame()
@@ -98,17 +108,18 @@ class SideBranch(FrameProcessor):
             if isinstance(event, Text):
                 await self._push_text(event.text)
             elif isinstance(event, Particle):
-                rendered = self._renderer.render(event)
-                voiced = not rendered.stripped
-                await self.push_frame(
-                    ParticleFrame(turn=self._turn, particle=event, rendered=voiced)
-                )
-                if rendered.text:
-                    await self._push_text(rendered.text)
+                await self._mark(event)
 
-    async def _push_text(self, text: str) -> None:
+    async def _mark(self, mark: Particle, *, spoken: bool = False) -> None:
+        rendered = Rendered() if spoken else self._renderer.render(mark)
+        shown = spoken or not rendered.stripped
+        await self.push_frame(ParticleFrame(turn=self._turn, particle=mark, rendered=shown))
+        if rendered.text:
+            await self._push_text(rendered.text)
+
+    async def _push_text(self, text: str, *, spoken: bool = False) -> None:
         self._memory.add(self._turn, text)
-        await self.push_frame(AnswerTextFrame(text, turn=self._turn))
+        await self.push_frame(AnswerTextFrame(text, turn=self._turn, spoken=spoken))
 
     async def _watch(self, frame: Frame) -> None:
         if isinstance(frame, InterruptionFrame):

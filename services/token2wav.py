@@ -2,7 +2,6 @@
 
 import asyncio
 import secrets
-from collections import deque
 from contextlib import suppress
 
 import numpy as np
@@ -101,7 +100,7 @@ class Token2wav(AIService):
             if self._answer is None:
                 await self.start_ttfb_metrics()
                 self._answer = await self._begin()
-            self._answer.push(frame.tokens, frame.words)
+            self._answer.push(frame.tokens)
         except DuologueError as error:
             self._failed = True
             refused = isinstance(error, CapacityError)
@@ -110,7 +109,7 @@ class Token2wav(AIService):
             )
 
     async def _begin(self) -> "_Answer":
-        answer = _Answer(self._batcher.samples_per_token, self._batcher.rate_hz, self._rate_hz)
+        answer = _Answer(self._batcher.rate_hz, self._rate_hz)
         # A voice's first use computes its caches; the event loop goes on meanwhile.
         opening = asyncio.get_running_loop().run_in_executor(
             None,
@@ -168,9 +167,9 @@ class Token2wav(AIService):
 
 
 class _Answer:
-    """One answer's utterance, its results on their way from the batcher's thread, and its words."""
+    """One answer's utterance, and its results on their way from the batcher's thread."""
 
-    def __init__(self, samples_per_token: int, from_hz: int, to_hz: int):
+    def __init__(self, from_hz: int, to_hz: int):
         self.utterance: BatchedUtterance | None = None
         self.player: asyncio.Task[None] | None = None
         self.started = False
@@ -178,11 +177,8 @@ class _Answer:
         self._loop = asyncio.get_running_loop()
         self._said: asyncio.Queue[Said] = asyncio.Queue()
         self._rate_hz = to_hz
-        self._samples_per_token = samples_per_token * to_hz / from_hz
         self._resampler = soxr.ResampleStream(from_hz, to_hz, 1) if from_hz != to_hz else None
-        self._tokens = 0
         self._samples = 0
-        self._words: deque[tuple[int, int]] = deque()
         self._step_s = 0.0
         self._queue_s = 0.0
 
@@ -197,18 +193,13 @@ class _Answer:
             self.over = said.final
             yield said
 
-    def push(self, tokens: np.ndarray, words: tuple[tuple[int, int], ...]) -> None:
-        """Add tokens int32 [n] and the words that end in them."""
-        if self.over or self.utterance is None:
-            return
-        self.utterance.push(tokens)
-        self._words.extend(
-            (round((self._tokens + end) * self._samples_per_token), chars) for end, chars in words
-        )
-        self._tokens += len(tokens)
+    def push(self, tokens: np.ndarray) -> None:
+        """Add tokens int32 [n]."""
+        if not self.over and self.utterance is not None:
+            self.utterance.push(tokens)
 
     def frame(self, said: Said, turn: int) -> VoiceAudioFrame | None:
-        """The audio of a result with the words that end in it; None without any sample."""
+        """The audio of a result; None without any sample."""
         self._step_s += said.step_s
         self._queue_s = max(self._queue_s, said.queue_s)
         if said.error is not None:
@@ -218,14 +209,8 @@ class _Answer:
             samples = self._resampler.resample_chunk(samples, last=said.final)
         if not len(samples):
             return None
-        start, self._samples = self._samples, self._samples + len(samples)
-        words = []
-        while self._words and (said.final or self._words[0][0] <= self._samples):
-            end, chars = self._words.popleft()
-            words.append((min(end, self._samples) - start, chars))
-        return VoiceAudioFrame(
-            to_int16_bytes(samples), self._rate_hz, 1, turn=turn, words=tuple(words)
-        )
+        self._samples += len(samples)
+        return VoiceAudioFrame(to_int16_bytes(samples), self._rate_hz, 1, turn=turn)
 
     def metrics(self, processor: str) -> Token2wavMetricsData:
         """Of the whole answer."""

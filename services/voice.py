@@ -61,7 +61,7 @@ class Voice(AIService):
         if isinstance(frame, LLMFullResponseStartFrame):
             self._begin(frame.metadata.get("turn", 0))
             await self.push_frame(frame, direction)
-        elif isinstance(frame, AnswerTextFrame):
+        elif isinstance(frame, AnswerTextFrame) and not frame.spoken:
             await self._speak(self._clauses.feed(frame.text))
         elif isinstance(frame, LLMFullResponseEndFrame):
             try:

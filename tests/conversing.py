@@ -2,7 +2,7 @@
 
 import asyncio
 
-from bots.assembly import Models
+from bots.models import Models
 from bots.virtual_call import virtual_call
 from duologue.config import BotConfig
 from duologue.rehearsal import virtual

@@ -6,13 +6,16 @@ from concurrent.futures import Executor, Future
 
 import numpy as np
 
-from duologue.lm.engine import Finish, Message, Request, Step, TextDelta
+from duologue.lm.engine import Capabilities, Finish, Message, Request, Step, TextDelta
+from duologue.token2wav.batch import Emit, Said
 from duologue.tts.piper import Speech
 from duologue.tts.words import spread, word_spans
 
 
 class FakeEngine:
     """An LM that says what the script says; an item that is an Event is waited for."""
+
+    capabilities = Capabilities(token_ids=True, prompt_ids=True)
 
     def __init__(self, *answers: Sequence[Step | str | asyncio.Event | Exception]):
         self.answers = list(answers)
@@ -72,6 +75,38 @@ class FakeVoice:
         step = round(self.word_s * self.rate_hz)
         samples = np.full(count * step, 0.5, np.float32)
         return Speech(samples, spread(text, [step * (n + 1) for n in range(count)]))
+
+
+class FakeBatcher:
+    """Speaks tokens the moment they come, each as 40 ms of a constant level."""
+
+    rate_hz = 24_000
+    samples_per_token = 960
+
+    def __init__(self) -> None:
+        self.tokens: list[int] = []
+        self.cancelled = 0
+
+    def open(self, voice, seed: int, emit: Emit, schedule=None) -> "_FakeUtterance":
+        return _FakeUtterance(self, emit)
+
+    def close(self) -> None:
+        pass
+
+
+class _FakeUtterance:
+    def __init__(self, batcher: FakeBatcher, emit: Emit):
+        self._batcher, self._emit = batcher, emit
+
+    def push(self, tokens: np.ndarray) -> None:
+        self._batcher.tokens += tokens.tolist()
+        self._emit(Said(np.full(len(tokens) * 960, 0.1, np.float32), False, 0.0, 0.0))
+
+    def finish(self) -> None:
+        self._emit(Said(np.zeros(0, np.float32), True, 0.0, 0.0))
+
+    def cancel(self) -> None:
+        self._batcher.cancelled += 1
 
 
 class ManualClock:

@@ -8,7 +8,7 @@ import asyncio
 import numpy as np
 import pytest
 
-from bots.assembly import Models
+from bots.models import Models
 from bots.virtual_call import virtual_call
 from duologue.duplex import tokens
 from duologue.rehearsal import virtual

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pytest
 
 from benchmarks.duplex_labels import DUPLEX, Label, read
-from bots.assembly import Models
+from bots.models import Models
 from bots.virtual_call import virtual_call
 from duologue.config import BotConfig
 from duologue.rehearsal import virtual

@@ -228,3 +228,32 @@ def test_quietest_finds_the_pause():
     samples[640:700] = 3
     assert quietest(samples, 500, 50) == 650
     assert quietest(samples[:10], 500, 50) == 0
+
+
+def test_where_the_voice_knows_no_words_the_played_seconds_tell_them():
+    async def scenario(s: Stage):
+        turn = s.memory.begin()
+        s.memory.add(turn, "0123456789" * 2)
+        s.memory.follow(turn, lambda seconds: int(seconds * 10))
+        start = LLMFullResponseStartFrame()
+        start.metadata["turn"] = turn
+        halves = [
+            VoiceAudioFrame(np.ones(RATE, "<i2").tobytes(), RATE, 1, turn=turn) for _ in range(2)
+        ]
+        await s.worker.queue_frames([start, *halves, LLMFullResponseEndFrame()])
+        await asyncio.sleep(0.5)
+        await s.worker.queue_frame(HoldFrame())
+        await asyncio.sleep(1)
+        await s.worker.queue_frame(ResumeFrame())
+        await asyncio.sleep(1)
+        first = s.tap.audio()[0][0]
+        heard = [frame.chars for _, frame in s.tap.of(HeardFrame)]
+        assert heard == list(range(1, heard[-1] + 1)) and 5 < heard[-1] < 15
+        assert s.tap.of(HeardFrame)[0][0] == pytest.approx(first + 0.1 + BUFFER_S, abs=CHUNK_S)
+        await s.worker.queue_frame(InterruptionFrame())
+        await asyncio.sleep(0.1)
+        kept = s.messages[-1]["content"]
+        assert kept == ("0123456789" * 2)[: len(kept)] and 0 <= len(kept) - heard[-1] <= 1
+        assert s.memory.played_s(turn) == pytest.approx(len(kept) / 10, abs=0.1)
+
+    stage(scenario)

@@ -12,7 +12,7 @@ from aiortc import RTCPeerConnection, RTCSessionDescription
 from aiortc.mediastreams import AudioStreamTrack
 
 from bots import room as room_module
-from bots.assembly import Models
+from bots.models import Models
 from duologue.config import BotConfig, RoomConfig
 from tests.fakes import FakeEngine, FakeVoice
 

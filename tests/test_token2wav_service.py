@@ -123,13 +123,13 @@ def play(batcher):
     return run
 
 
-def tokens(first: int, count: int, words=(), turn: int = 1) -> SpeechTokensFrame:
-    return SpeechTokensFrame(turn=turn, tokens=speech(first, count).astype(np.int32), words=words)
+def tokens(first: int, count: int, turn: int = 1) -> SpeechTokensFrame:
+    return SpeechTokensFrame(turn=turn, tokens=speech(first, count).astype(np.int32))
 
 
 async def test_an_answer_is_spoken_between_started_and_stopped(play, batcher):
     async def scenario(stage):
-        await stage.answer(tokens(1, 5, ((3, 2),)), tokens(2, 8, ((1, 5), (8, 11))))
+        await stage.answer(tokens(1, 5), tokens(2, 8))
         await stage.wait_for(LLMFullResponseEndFrame)
 
     stage = await play(scenario)
@@ -141,11 +141,6 @@ async def test_an_answer_is_spoken_between_started_and_stopped(play, batcher):
     audio = stage.of(VoiceAudioFrame)
     assert sum(len(frame.audio) // 2 for frame in audio) == 13 * TOKEN
     assert {frame.turn for frame in audio} == {1}
-    ends, start = [], 0
-    for frame in audio:
-        ends += [(start + end, chars) for end, chars in frame.words]
-        start += len(frame.audio) // 2
-    assert ends == [(3 * TOKEN, 2), (6 * TOKEN, 5), (13 * TOKEN, 11)]
     metrics = [data for frame in stage.of(MetricsFrame) for data in frame.data]
     assert any(isinstance(data, TTFBMetricsData) and data.value > 0 for data in metrics)
     [whole] = [data for data in metrics if isinstance(data, Token2wavMetricsData)]
@@ -190,7 +185,7 @@ async def test_a_refused_answer_is_one_error_and_never_begins_in_its_middle(play
         await stage.wait_for_error()
         for utterance in taken:
             utterance.cancel()
-        await stage.say(tokens(1, 20, ((1, 99),)))
+        await stage.say(tokens(1, 20))
         await stage.say(LLMFullResponseEndFrame())
         await stage.wait_for(LLMFullResponseEndFrame)
         assert len(stage.errors) == 1 and "no voice is free" in stage.errors[0]
@@ -200,9 +195,7 @@ async def test_a_refused_answer_is_one_error_and_never_begins_in_its_middle(play
 
 
 @pytest.mark.parametrize("rate_hz", [24_000, 16_000])
-async def test_an_engine_that_fails_ends_the_answer_and_claims_no_word_after_it(
-    play, model, monkeypatch, rate_hz
-):
+async def test_an_engine_that_fails_ends_the_answer(play, model, monkeypatch, rate_hz):
     step, runs = model.flow.step, []
 
     def fails_late(work):
@@ -214,11 +207,10 @@ async def test_an_engine_that_fails_ends_the_answer_and_claims_no_word_after_it(
     monkeypatch.setattr(type(model.flow), "step", lambda self, work: fails_late(work))
 
     async def scenario(stage):
-        await stage.answer(tokens(1, 60, ((2, 5), (60, 99))))
+        await stage.answer(tokens(1, 60))
         await stage.wait_for(LLMFullResponseEndFrame)
         assert ["out of memory" in error for error in stage.errors] == [True]
-        claimed = [chars for frame in stage.of(VoiceAudioFrame) for _, chars in frame.words]
-        assert claimed == [5]
+        assert 0 < sum(len(f.audio) // 2 for f in stage.of(VoiceAudioFrame)) < 60 * TOKEN
 
     await play(scenario, rate_hz)
 

@@ -6,7 +6,7 @@ import pytest
 from pipecat.audio.turn.base_turn_analyzer import BaseTurnAnalyzer, BaseTurnParams, EndOfTurnState
 
 from bots import assembly
-from bots.assembly import Models
+from bots.models import Models
 from bots.virtual_call import virtual_call
 from duologue.asr.whisper import Transcript
 from duologue.config import BotConfig

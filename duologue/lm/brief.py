@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 
-from duologue.lm.engine import Engine, Finish, Message, Request, Step, TextDelta
+from duologue.lm.engine import Capabilities, Engine, Finish, Message, Request, Step, TextDelta
 from duologue.text import ClauseSplitter
 
 
@@ -20,6 +20,11 @@ class Brief:
         self._engine = engine
         self._sentences = sentences
         self._lang = lang
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """See `Engine.capabilities`."""
+        return self._engine.capabilities
 
     async def stream(self, request: Request) -> AsyncIterator[Step]:
         """See `Engine.stream`."""

@@ -1,18 +1,22 @@
-"""OpenAI chat-completion chunks to steps: one reader for every server that speaks them."""
+"""OpenAI's completion chunks to steps: a reader for chats and one for raw prompts."""
 
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, StrictInt, ValidationError
 
 from duologue.errors import EngineError
-from duologue.lm.engine import Finish, Step, TextDelta, ToolCall
+from duologue.lm.engine import Finish, Ids, Step, TextDelta, ToolCall
+
+M = TypeVar("M", bound=BaseModel)
+Id = Annotated[StrictInt, Field(ge=0)]
 
 WHOLE = {"stop", "tool_calls", "function_call"}
 """Finish reasons after which a call has all its arguments; others ("length", "abort") cut it."""
 
+_CUT = "the answer ends in the middle; the server or a proxy cut it off"
 _IDS = itertools.count(1)
 
 
@@ -28,8 +32,14 @@ class _Piece(BaseModel):
     function: _Function | None = None
 
 
+class _Spoken(BaseModel):
+    tts_text: str | None = None
+    tts_audio: str | None = None
+
+
 class _Delta(BaseModel):
     content: str | None = None
+    tts_content: _Spoken | None = None
     tool_calls: list[_Piece] | None = None
 
 
@@ -40,6 +50,30 @@ class _Choice(BaseModel):
 
 class _Chunk(BaseModel):
     choices: list[_Choice] | None = None
+
+
+class _RawChoice(BaseModel):
+    text: str | None = None
+    token_ids: list[Id] | None = None
+    prompt_token_ids: list[Id] | None = None
+    finish_reason: str | None = None
+
+
+class _AnyChoice(_RawChoice):
+    delta: _Delta | None = None
+
+
+class _AnyChunk(BaseModel):
+    choices: list[_AnyChoice] | None = None
+
+
+class _Usage(BaseModel):
+    completion_tokens: Id | None = None
+
+
+class _RawChunk(BaseModel):
+    choices: list[_RawChoice] | None = None
+    usage: _Usage | None = None
 
 
 @dataclass(slots=True)
@@ -56,6 +90,10 @@ class ChunkReader:
     A call is given out when its answer finishes: an answer that is cut off never yields a call
     with half its arguments (pipecat-ai/pipecat#4203).
 
+    Where Step-Audio 2's vLLM puts speech apart (`tts_content`), its text and its audio tokens pass
+    as the model wrote them. The `<tts_end>` that its parser drops is spelled out again as soon as
+    other text follows.
+
     Attributes:
         finished: Whether the answer's last step has been given out; what follows is ignored.
     """
@@ -63,6 +101,7 @@ class ChunkReader:
     def __init__(self) -> None:
         self.finished = False
         self._calls: list[_Call] = []
+        self._speaks = False
 
     def read(self, chunk: dict[str, Any]) -> Iterator[Step]:
         """Steps of one chunk (a plain dict in the wire's form).
@@ -70,25 +109,36 @@ class ChunkReader:
         Raises:
             EngineError: the chunk reports an error, or is no chat-completion chunk.
         """
-        if problem := _problem(chunk):
-            raise EngineError(f"the server broke the answer off: {problem}")
-        try:
-            choices = _Chunk.model_validate(chunk).choices or []
-        except ValidationError as error:
-            raise EngineError(
-                f"expected a chat-completion chunk, got {str(chunk)[:200]}; "
-                "is this an OpenAI-compatible chat model?"
-            ) from error
-        for choice in choices:
+        for choice in _parsed(_Chunk, chunk, "chat-completion chunk").choices or ():
             if self.finished:
                 return
             delta = choice.delta or _Delta()
-            if delta.content:
-                yield TextDelta(delta.content)
+            yield from self._said(delta)
             for piece in delta.tool_calls or ():
                 self._collect(piece)
             if choice.finish_reason:
                 yield from self._finish(choice.finish_reason)
+
+    def check(self) -> None:
+        """See that the answer is whole.
+
+        Raises:
+            EngineError: it has no end.
+        """
+        if not self.finished:
+            raise EngineError(_CUT)
+
+    def _said(self, delta: _Delta) -> Iterator[Step]:
+        spoken = delta.tts_content or _Spoken()
+        for text in (spoken.tts_text, spoken.tts_audio):
+            if text:
+                self._speaks = True
+                yield TextDelta(text)
+        if delta.content:
+            if self._speaks:
+                self._speaks = False
+                yield TextDelta("<tts_end>")
+            yield TextDelta(delta.content)
 
     def _collect(self, piece: _Piece) -> None:
         call = self._call(piece.index, piece.id or "")
@@ -117,6 +167,85 @@ class ChunkReader:
                 call_id = call.call_id or f"call{next(_IDS):05d}"
                 yield ToolCall(call_id, call.name, call.arguments or "{}")
         yield Finish(reason)
+
+
+class CompletionReader:
+    """The answer to a raw prompt, as ids, or as text where the server gives no ids.
+
+    Attributes:
+        ids: All ids so far.
+        gives_ids: Whether the server gives ids; its text is ignored then.
+        prompt_ids: The prompt as the server has tokenized it, empty if it does not tell.
+        reason: Why the answer ended, None before that.
+        usage: Generated tokens as the server counts them, None if it does not tell.
+    """
+
+    def __init__(self) -> None:
+        self.ids: list[int] = []
+        self.gives_ids = False
+        self.prompt_ids: list[int] = []
+        self.reason: str | None = None
+        self.usage: int | None = None
+
+    def read(self, chunk: dict[str, Any]) -> Iterator[Step]:
+        """Steps of one chunk (a plain dict in the wire's form); `Finish` is the caller's.
+
+        Raises:
+            EngineError: the chunk reports an error, or is no completion chunk.
+        """
+        parsed = _parsed(_RawChunk, chunk, "completion chunk")
+        for choice in parsed.choices or ():
+            self.prompt_ids = choice.prompt_token_ids or self.prompt_ids
+            self.reason = choice.finish_reason or self.reason
+            self.gives_ids |= choice.token_ids is not None
+            if choice.token_ids:
+                self.ids += choice.token_ids
+                yield Ids(tuple(choice.token_ids))
+            elif choice.text and not self.gives_ids:
+                yield TextDelta(choice.text)
+        if parsed.usage:
+            self.usage = parsed.usage.completion_tokens
+
+    def check(self) -> None:
+        """See that the answer is whole.
+
+        Servers have lost tokens of a stream (vllm-project/vllm#23335, #28635, #30099). What has
+        been spoken by then stays spoken, but the turn must not be remembered as if it were whole.
+
+        Raises:
+            EngineError: it has no end, or not as many ids as the server counts.
+        """
+        if self.reason is None:
+            raise EngineError(_CUT)
+        if self.usage is None or not self.gives_ids or self.reason == "abort":
+            return
+        # Some servers count the token that ended the answer and keep it.
+        kept = self.reason == "stop" and self.usage == len(self.ids) + 1
+        if self.usage != len(self.ids) and not kept:
+            raise EngineError(
+                f"the server counts {self.usage} generated tokens but {len(self.ids)} arrived"
+            )
+
+
+def token_count(chunk: dict[str, Any]) -> int:
+    """Tokens in a chunk of either kind; text without ids counts as one.
+
+    Raises:
+        EngineError: the chunk reports an error, or is none.
+    """
+    choices = _parsed(_AnyChunk, chunk, "chunk").choices or ()
+    return sum(len(c.token_ids or ()) or bool(c.text or c.delta) for c in choices)
+
+
+def _parsed(kind: type[M], chunk: dict[str, Any], name: str) -> M:
+    if problem := _problem(chunk):
+        raise EngineError(f"the server broke the answer off: {problem}")
+    try:
+        return kind.model_validate(chunk)
+    except ValidationError as error:
+        raise EngineError(
+            f"expected a {name}, got {str(chunk)[:200]}; is this an OpenAI-compatible server?"
+        ) from error
 
 
 def _problem(chunk: dict[str, Any]) -> str:

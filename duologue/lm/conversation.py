@@ -3,12 +3,16 @@
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 
 from duologue.errors import InputError
 from duologue.lm.engine import Message, ToolCall
-from duologue.lm.formats import ToolFormat
+from duologue.lm.formats import Kind, Profile, ToolFormat
 from duologue.lm.prompt import AudioPart
 from duologue.lm.tool_calls import Malformed, parse_call
+
+HEARD_HZ = 25
+"""Tokens that a second of sound costs at most; the models that hear take 12.5 to 25."""
 
 Codes = tuple[tuple[int, ...], ...]
 """Audio tokens: a run for each codebook, in the profile's order, numbered from 0; () for none."""
@@ -189,3 +193,39 @@ def _content(message: Message) -> tuple[str, AudioPart | None]:
 def _call(call: Message) -> ToolCall:
     function = call.get("function") or {}
     return ToolCall(str(call.get("id")), str(function.get("name")), function.get("arguments", ""))
+
+
+def estimate(profile: Profile, items: Iterable[Item]) -> int:
+    """About how many tokens items take in a prompt: a letter of Latin is a quarter of one."""
+    return sum(_tokens(profile, item) for item in items)
+
+
+def _tokens(profile: Profile, item: Item) -> int:
+    match item:
+        case System(text=text) | CallResult(content=text):
+            return _words(text)
+        case User():
+            return _words(item.text) if item.audio is None else _heard(item.audio)
+        case Answer():
+            calls = sum(_words(call.name + call.arguments) for call in item.calls)
+            return calls + _spoken(profile, item)
+    return 0
+
+
+def _words(text: str) -> int:
+    return ceil(sum(1 if char.isascii() else 4 for char in text) / 4)
+
+
+def _heard(audio: AudioPart | Codes) -> int:
+    if isinstance(audio, AudioPart):
+        return ceil(len(audio.samples) / audio.rate_hz * HEARD_HZ)
+    return sum(map(len, audio))
+
+
+def _spoken(profile: Profile, answer: Answer) -> int:
+    """In groups that are padded text has its places, whether it fills them or not."""
+    audio, words = sum(map(len, answer.audio)), _words(answer.text)
+    if profile.interleave and any(special.kind is Kind.PAD for special in profile.specials):
+        texts, audios = profile.interleave
+        words = max(words, ceil(audio * texts / audios))
+    return audio + words

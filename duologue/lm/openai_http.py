@@ -1,70 +1,72 @@
 """Any server that speaks OpenAI's streaming chat completions (vLLM, SGLang, llama.cpp, ...)."""
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Iterator
-from contextlib import contextmanager
-from typing import Any, TypeVar
+import base64
+import io
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Any
 
-from pydantic import HttpUrl, TypeAdapter, ValidationError
-
-from duologue.errors import CapacityError, ConfigError, EngineError
+from duologue.errors import UsageError
+from duologue.lm.abort import Aborts
 from duologue.lm.chunks import ChunkReader
-from duologue.lm.engine import Message, Request, Step
-
-T = TypeVar("T")
-
-CONNECT_S = 5.0
-_KEY = "set DUOLOGUE_LM_API_KEY to a key that this server takes"
-_ADVICE = {401: _KEY, 403: _KEY, 404: "check lm.base_url and lm.model"}
-_BUSY = (429, 503)
+from duologue.lm.engine import Capabilities, Message, Request, Step
+from duologue.lm.exchange import Exchange, wire_name
+from duologue.lm.http_client import HttpClient
+from duologue.lm.prompt import AudioPart, IdsPart, TextPart
+from duologue.lm.server import Call
 
 
 class OpenAIHttp:
     """A chat-completions endpoint.
 
-    Nothing is tried twice: in a conversation a late answer is worth less than an error.
+    A last message with `"eot": False`, as Step-Audio 2's vLLM knows it, is left open for the model
+    to go on with. Where nothing shows that an abort works (`server` is "openai"), every abort
+    counts as unconfirmed.
 
     Args:
         base_url: Up to and including /v1.
         model: The name under which the server knows the model.
         api_key: Sent as a bearer token; local servers ignore it.
         timeout_s: Longest wait for the next piece of an answer.
+        server: What it is, for its way to abort: see `Completions`.
 
     Raises:
-        ConfigError: `base_url` is no http(s) address, or the key cannot be sent.
+        ConfigError: `base_url` is no http(s) address, the key cannot be sent, or an unknown kind of
+            server.
     """
 
     def __init__(
-        self, base_url: str, model: str, *, api_key: str = "none", timeout_s: float = 20.0
+        self,
+        base_url: str,
+        model: str,
+        *,
+        api_key: str = "none",
+        timeout_s: float = 20.0,
+        server: str = "openai",
     ):
-        from openai import AsyncOpenAI, Timeout
+        self._http = HttpClient(base_url, model, api_key=api_key, timeout_s=timeout_s)
+        self._exchange = Exchange(self._http, server)
 
-        try:
-            TypeAdapter(HttpUrl).validate_python(base_url)
-        except ValidationError as error:
-            raise ConfigError(
-                f"lm.base_url is {base_url!r}, expected an address up to and including /v1, "
-                "such as http://127.0.0.1:8000/v1"
-            ) from error
-        key = api_key.strip() or "none"
-        if not (key.isascii() and key.isprintable()):
-            raise ConfigError("DUOLOGUE_LM_API_KEY has letters beyond ASCII; copy the key again")
-        self._url, self._model, self._timeout_s = base_url, model, timeout_s
-        self._client = AsyncOpenAI(
-            base_url=base_url, api_key=key, timeout=Timeout(None, connect=CONNECT_S), max_retries=0
-        )
+    @property
+    def capabilities(self) -> Capabilities:
+        """See `Engine.capabilities`."""
+        verified = self._exchange.server.capabilities.verified_abort
+        return Capabilities(audio_in=True, verified_abort=verified)
+
+    @property
+    def aborts(self) -> Aborts:
+        """What became of aborted requests."""
+        return self._exchange.watch.aborts
 
     async def stream(self, request: Request) -> AsyncIterator[Step]:
-        """See `Engine.stream`. Aborts by closing the connection."""
-        reader = ChunkReader()
-        with self._explained():
-            answer = self._client.chat.completions.create(**self._body(request), stream=True)
-            async with await self._soon(answer) as chunks:
-                while (chunk := await self._soon(anext(chunks, None))) is not None:
-                    for step in reader.read(chunk.to_dict(warnings=False)):
-                        yield step
-            if not reader.finished:
-                raise EngineError("the answer ends in the middle; the server or a proxy cut it off")
+        """See `Engine.stream`."""
+        if request.parts:
+            raise UsageError("a chat takes messages; a raw prompt goes to Completions")
+        call = Call(request, name=wire_name(request), limit=request.max_tokens)
+        answer = self._http.chat(self._body(call))
+        async with aclosing(self._exchange.steps(call, answer, ChunkReader())) as steps:
+            async for step in steps:
+                yield step
 
     async def prewarm(self, messages: list[Message]) -> None:
         """Let the server read the prompt once; it keeps the prefix if it can."""
@@ -72,58 +74,57 @@ class OpenAIHttp:
             pass
 
     async def close(self) -> None:
-        """Close the connection pool."""
-        await self._client.close()
+        """See the last aborts through and close the connection pool."""
+        await self._exchange.close()
 
-    def _body(self, request: Request) -> dict[str, Any]:
+    def _body(self, call: Call) -> dict[str, Any]:
+        request, extra = call.request, self._exchange.server.identity(call.name)
         body: dict[str, Any] = {
-            "model": self._model,
-            "messages": request.messages,
+            "model": self._http.model,
+            "messages": [_wire(message) for message in request.messages],
             "max_tokens": request.max_tokens,
             "temperature": request.temperature,
         }
         if request.tools:
             body["tools"] = request.tools
+        if request.stop:
+            body["stop"] = list(request.stop)
+        if request.seed is not None:
+            body["seed"] = request.seed
+        if request.stop_ids:
+            extra["stop_token_ids"] = list(request.stop_ids)
         if request.repeat_penalty != 1.0:
             # Not in OpenAI's API: the first name is vLLM's and SGLang's, the second llama.cpp's.
             penalty = request.repeat_penalty
-            body["extra_body"] = {"repetition_penalty": penalty, "repeat_penalty": penalty}
-        return body
+            extra |= {"repetition_penalty": penalty, "repeat_penalty": penalty}
+        if request.messages and request.messages[-1].get("eot") is False:
+            extra |= {"continue_final_message": True, "add_generation_prompt": False}
+        return body | ({"extra_body": extra} if extra else {})
 
-    async def _soon(self, waiting: Awaitable[T]) -> T:
-        # Bytes may trickle in (comments of a proxy) without any piece of the answer among them.
-        async with asyncio.timeout(self._timeout_s):
-            return await waiting
 
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        """Every failure as an `EngineError` that names the server and what to do."""
-        from openai import APIConnectionError, APIStatusError, OpenAIError
+def _wire(message: Message) -> Message:
+    content = message.get("content")
+    if not isinstance(content, list):
+        return message
+    return {**message, "content": [_content_part(part) for part in content]}
 
-        try:
-            yield
-        except EngineError as error:
-            raise EngineError(f"{self._url}, model {self._model!r}: {error}") from error
-        except TimeoutError as error:
-            raise self._failure(
-                f"no piece of an answer within {self._timeout_s:g} s", "is the server overloaded?"
-            ) from error
-        except APIConnectionError as error:
-            found = str(error.__cause__ or error)
-            raise self._failure(found, "is the server running? check lm.base_url") from error
-        except APIStatusError as error:
-            kind = CapacityError if error.status_code in _BUSY else EngineError
-            advice = _ADVICE.get(error.status_code, "see the server's log")
-            if "penalty" in str(error):
-                advice = "set lm.repeat_penalty to 1.0, which sends none"
-            raise self._failure(str(error), advice, kind) from error
-        except (OpenAIError, ValueError) as error:
-            raise self._failure(str(error), "see the server's log") from error
 
-    def _failure(
-        self, found: str, advice: str, kind: type[EngineError] = EngineError
-    ) -> EngineError:
-        return kind(
-            f"{self._url}: {found[:300]}; expected an OpenAI-compatible server with model "
-            f"{self._model!r}; {advice}"
-        )
+def _content_part(part: Any) -> Any:
+    match part:
+        case AudioPart():
+            data = base64.b64encode(_wav(part)).decode()
+            return {"type": "input_audio", "input_audio": {"data": data, "format": "wav"}}
+        case TextPart():
+            return {"type": "text", "text": part.text}
+        case IdsPart():
+            raise UsageError("a chat message takes no ids; a prompt with ids goes to Completions")
+    return part
+
+
+def _wav(audio: AudioPart) -> bytes:
+    """The sound as a WAV file of 16-bit samples, made in memory; beyond -1..1 it is clipped."""
+    import soundfile
+
+    file = io.BytesIO()
+    soundfile.write(file, audio.samples, audio.rate_hz, subtype="PCM_16", format="WAV")
+    return file.getvalue()

@@ -9,7 +9,16 @@ import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
-from duologue.lm.engine import Engine, Finish, Message, Request, Step, TextDelta, ToolCall
+from duologue.lm.engine import (
+    Capabilities,
+    Engine,
+    Finish,
+    Message,
+    Request,
+    Step,
+    TextDelta,
+    ToolCall,
+)
 from duologue.tools import ToolRegistry
 
 
@@ -20,6 +29,11 @@ class RuleRouted:
         self._engine = engine
         self._tools = tools
         self._ids = itertools.count(1)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """See `Engine.capabilities`."""
+        return self._engine.capabilities
 
     async def stream(self, request: Request) -> AsyncIterator[Step]:
         """See `Engine.stream`."""

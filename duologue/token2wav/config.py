@@ -155,8 +155,9 @@ class HiftConfig(_Strict):
 
 
 class Token2wavConfig(_Strict):
-    """A whole token2wav model."""
+    """A whole token2wav model; `codebook` names the codec whose tokens it takes."""
 
+    codebook: str = "s3-v2"
     flow: FlowConfig = FlowConfig()
     hift: HiftConfig = HiftConfig()
     token_rate_hz: Positive = 25

@@ -1,0 +1,166 @@
+"""The models that all sessions of a process share, loaded as a set-up asks."""
+
+import asyncio
+import gc
+import os
+from dataclasses import dataclass
+
+from duologue.asr.funasr_client import Funasr
+from duologue.asr.whisper import Whisper
+from duologue.config import BotConfig, FamilyConfig, LmConfig
+from duologue.errors import ConfigError
+from duologue.lm.completions import Completions
+from duologue.lm.engine import Engine, Message
+from duologue.lm.formats import find_family
+from duologue.lm.llamacpp import LlamaCpp
+from duologue.lm.modes import Mode
+from duologue.lm.openai_http import OpenAIHttp
+from duologue.lm.tokenizer import Vocab
+from duologue.lm.vocabulary import Vocabulary
+from duologue.models import ensure, stderr_progress
+from duologue.token2wav import pipeline as token2wav
+from duologue.token2wav.batch import Batcher
+from duologue.token2wav.pipeline import EngineSettings
+from duologue.token2wav.step import VoicePrompt
+from duologue.tts.piper import PiperVoice
+from duologue.voices import VoiceStore
+
+
+@dataclass(frozen=True, slots=True)
+class Speech:
+    """What speech tokens need besides the engine that gives them.
+
+    Attributes:
+        vocabulary: What the ids mean.
+        batcher: Speaks the tokens; None if they are not spoken.
+        voice: Who speaks.
+        talker: Gives the tokens of another model's text; None if the LM gives its own.
+    """
+
+    vocabulary: Vocabulary
+    batcher: Batcher | None = None
+    voice: VoicePrompt | None = None
+    talker: Engine | None = None
+
+
+@dataclass(slots=True)
+class Models:
+    """What all sessions of a process share; `lm` gives the tokens of `speech` without a talker."""
+
+    asr: Whisper | Funasr
+    lm: Engine
+    voice: PiperVoice
+    speech: Speech | None = None
+
+    async def close(self) -> None:
+        """Release the models."""
+        self.asr.close()
+        self.voice.close()
+        if self.speech and self.speech.batcher:
+            await asyncio.to_thread(self.speech.batcher.close)
+        if self.speech and self.speech.talker:
+            await self.speech.talker.close()
+        await self.lm.close()
+
+
+async def load_models(config: BotConfig) -> Models:
+    """Fetch what is missing, load everything at once, and warm up what a first answer needs.
+
+    Raises:
+        EngineError: a model cannot be found, fetched or loaded.
+    """
+    refs = [config.voice.model]
+    refs += [config.asr.model] if config.asr.engine == "whisper" else []
+    refs += [config.lm.model] if config.lm.engine == "llamacpp" and not config.speech_lm else []
+    with stderr_progress() as progress:
+        for ref in refs:
+            ensure(ref, progress=progress)
+    asr, lm, voice, speech = await asyncio.gather(
+        asyncio.to_thread(_load_asr, config),
+        asyncio.to_thread(_load_lm, config),
+        asyncio.to_thread(_load_voice, config),
+        asyncio.to_thread(load_speech, config),
+    )
+    first = [] if config.speech_lm else [*opening(config.lm), {"role": "user", "content": "Hello."}]
+    await asyncio.gather(lm.prewarm(first), asyncio.to_thread(voice.synthesize, "Hello."))
+    # What lives as long as the process need not be looked at when a session's garbage is collected.
+    gc.collect()
+    gc.freeze()
+    return Models(asr, lm, voice, speech)
+
+
+def _load_asr(config: BotConfig) -> Whisper | Funasr:
+    asr = config.asr
+    if asr.engine == "funasr":
+        return Funasr(
+            asr.model,
+            interims=asr.interims,
+            vad=asr.vad,
+            language=config.lang,
+            threads=asr.threads,
+        )
+    return Whisper(ensure(asr.model), language=config.lang, threads=asr.threads)
+
+
+def _load_voice(config: BotConfig) -> PiperVoice:
+    voice = config.voice
+    return PiperVoice(ensure(voice.model), threads=voice.threads, speed=voice.speed)
+
+
+def _load_lm(config: BotConfig) -> Engine:
+    lm = config.lm
+    if config.speech_lm:
+        return _completions(config.speech_lm)
+    if lm.engine == "openai":
+        return OpenAIHttp(lm.base_url or "", lm.model, api_key=_key())
+    return LlamaCpp(
+        ensure(lm.model), threads=lm.threads, context=lm.context, slots=config.room.capacity
+    )
+
+
+def _key() -> str:
+    return os.environ.get("DUOLOGUE_LM_API_KEY", "none")
+
+
+def _completions(config: FamilyConfig) -> Completions:
+    return Completions(config.base_url, config.model, server=config.server, api_key=_key())
+
+
+def load_speech(config: BotConfig) -> Speech | None:
+    """What the set-up's speech tokens need, once it is clear that all of it fits together.
+
+    Raises:
+        UsageError, ConfigError: the family cannot do this, or decoder and tokens differ.
+        ModelError: a file is missing or not what it should be.
+    """
+    lm, decoder = config.speech_lm, config.token2wav
+    model = config.talker or lm
+    if model is None:
+        return None
+    mode = lm.mode if lm and not config.talker else Mode.T1_A1
+    profile = find_family(model.family)
+    profile.check_mode(mode)
+    if mode.audio_in:
+        raise ConfigError(
+            f"speech_lm.mode {mode}: a raw prompt holds no sound; choose a mode whose input is "
+            "text, such as T1-T2A2: the recogniser's words"
+        )
+    vocabulary = Vocabulary(profile, Vocab(model.tokenizer) if model.tokenizer else None)
+    if decoder is None or not (config.talker or (lm and lm.speaks_tokens)):
+        return Speech(vocabulary)
+    voice = VoiceStore.default().get(decoder.voice)
+    settings = EngineSettings(sessions=decoder.sessions)
+    loaded = token2wav.load(decoder.model, decoder.engine, settings)
+    takes = loaded.config
+    profile.check_decoder(takes.codebook, takes.flow.vocab_size, takes.token_rate_hz)
+    talker = _completions(config.talker) if config.talker else None
+    return Speech(vocabulary, loaded.batcher(), voice, talker)
+
+
+def opening(config: LmConfig) -> list[Message]:
+    """The system prompt and the example exchanges."""
+    messages: list[Message] = [{"role": "system", "content": config.system}]
+    for example in config.examples:
+        messages.append({"role": "user", "content": example.user})
+        messages.append({"role": "assistant", "content": example.assistant})
+    return messages
