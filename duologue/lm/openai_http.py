@@ -78,7 +78,7 @@ class OpenAIHttp:
         await self._exchange.close()
 
     def _body(self, call: Call) -> dict[str, Any]:
-        request, extra = call.request, self._exchange.server.identity(call.name)
+        request, extra = call.request, self._exchange.server.identity(call)
         body: dict[str, Any] = {
             "model": self._http.model,
             "messages": [_wire(message) for message in request.messages],

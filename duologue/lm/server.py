@@ -73,8 +73,8 @@ class Server:
             )
         return ids or str(pieces[0])
 
-    def identity(self, name: str) -> dict[str, Any]:
-        """Fields that give a request its name, in raw prompts and in chats."""
+    def identity(self, call: Call) -> dict[str, Any]:
+        """Fields by which the server tells a request apart, in raw prompts and in chats."""
         return {}
 
     def options(self, request: Request) -> dict[str, Any]:
@@ -84,7 +84,7 @@ class Server:
     def open(self, call: Call) -> Answer:
         """Send a raw prompt."""
         request = call.request
-        extra = self.identity(call.name) | self.options(request)
+        extra = self.identity(call) | self.options(request)
         if request.repeat_penalty != 1.0:
             extra["repetition_penalty"] = request.repeat_penalty
         if request.stop_ids:

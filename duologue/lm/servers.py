@@ -31,9 +31,9 @@ class Vllm(Server):
 
     capabilities = Capabilities(token_ids=True, prompt_ids=True, verified_abort=True)
 
-    def identity(self, name: str) -> dict[str, Any]:
+    def identity(self, call: Call) -> dict[str, Any]:
         """See `Server.identity`."""
-        return {"request_id": name}
+        return {"request_id": call.name}
 
     def options(self, request: Request) -> dict[str, Any]:
         """See `Server.options`."""
@@ -69,9 +69,9 @@ class Sglang(Server):
 
     capabilities = Capabilities(token_ids=True, prompt_ids=True, verified_abort=True)
 
-    def identity(self, name: str) -> dict[str, Any]:
+    def identity(self, call: Call) -> dict[str, Any]:
         """See `Server.identity`."""
-        return {"rid": name}
+        return {"rid": call.name}
 
     def options(self, request: Request) -> dict[str, Any]:
         """See `Server.options`."""
@@ -126,6 +126,10 @@ class LlamaCppServer(Server):
         """See `Server.prompt`; ids and texts may alternate."""
         llamacpp_api.check_request(request)
         return pieces_of(request.parts)
+
+    def identity(self, call: Call) -> dict[str, Any]:
+        """See `Server.identity`; a seed is all that a slot tells of its request."""
+        return {"seed": _seed(call)}
 
     def open(self, call: Call) -> Answer:
         """See `Server.open`."""
@@ -209,8 +213,7 @@ _SLOTS = TypeAdapter(list[_Slot])
 def _decoded(text: str, seed: int) -> int | None:
     """Tokens so far of the request at work with this seed; None if there is none.
 
-    The seed is what a slot tells of its request and no other request has. A slot at work that
-    tells none may be the one.
+    A slot at work that tells no seed may be the one.
 
     Raises:
         EngineError: the text is no list of slots.

@@ -6,7 +6,7 @@ tensorrt_llm/serve/openai_protocol.py, postprocess_handlers.py.
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -46,7 +46,6 @@ class FakeServer:
     Args:
         gives_ids: Whether it knows how to give ids.
         deaf: Whether it goes on whatever the client does.
-        late: Tokens for which it goes on when the client has left.
         per_chunk: Tokens of one chunk.
         lost: Places of tokens that are generated and counted but never sent.
         broken_at: Tokens after which an error stands in the stream.
@@ -59,14 +58,13 @@ class FakeServer:
         *,
         gives_ids: bool = True,
         deaf: bool = False,
-        late: int = 0,
         per_chunk: int = 1,
         lost: Sequence[int] = (),
         broken_at: int = -1,
         broken_by: object = None,
         cut_at: int = -1,
     ):
-        self.gives_ids, self.deaf, self.late, self.per_chunk = gives_ids, deaf, late, per_chunk
+        self.gives_ids, self.deaf, self.per_chunk = gives_ids, deaf, per_chunk
         self.lost, self.broken_at, self.cut_at = lost, broken_at, cut_at
         self.broken_by = broken_by or {"error": {"message": "EngineCore died", "code": 500}}
         self.silent = False
@@ -121,12 +119,11 @@ class FakeServer:
                     request.transport.abort()
                 await response.write(piece)
         except (asyncio.CancelledError, ConnectionError):
-            deserted = self.deaf or self.late > 0
+            deserted = self.deaf
             raise
         finally:
             if deserted:
-                more = self.late or body["max_tokens"] - done
-                self._orphans.add(asyncio.create_task(self._go_on(more)))
+                self._orphans.add(asyncio.create_task(self._go_on(body["max_tokens"] - done)))
             else:
                 self.running -= 1
         return response
@@ -181,17 +178,24 @@ class FakeServer:
 
 
 class FakeVllm(FakeServer):
-    """Ends a request whose client has left, unless deaf; counts in /metrics."""
+    """Ends a request whose client has left, unless deaf; counts in /metrics.
+
+    Args:
+        prefix: Of the metrics' names.
+    """
 
     def __init__(self, *, prefix: str = "vllm", **options):
         super().__init__(**options)
         self.prefix = prefix
+        self.looked: Callable[[], None] = lambda: None
+        """Called before anybody sees the metrics."""
 
     def routes(self, app: web.Application) -> None:
         super().routes(app)
         app.router.add_get("/metrics", self._metrics)
 
     async def _metrics(self, request: web.Request) -> web.Response:
+        self.looked()
         labels = '{engine="0",model_name="small"}'
         return web.Response(
             text=f"# HELP {self.prefix}:num_requests_running Number of requests in batches.\n"
@@ -252,6 +256,7 @@ class FakeLlama(FakeServer):
 
     def routes(self, app: web.Application) -> None:
         app.router.add_post("/completion", self._wait)
+        app.router.add_post("/v1/chat/completions", self._wait)
         app.router.add_get("/slots", self._slots)
 
     async def _wait(self, request: web.Request) -> web.Response:

@@ -262,15 +262,17 @@ async def test_a_broken_answer_is_an_error_and_the_next_one_is_whole(
     assert len(fake.requests) == 2
 
 
-async def test_a_server_that_was_started_again_is_found_again() -> None:
+@pytest.mark.parametrize("asked_meanwhile", [False, True])
+async def test_a_server_that_was_started_again_is_found_again(asked_meanwhile: bool) -> None:
     first, second = FakeVllm(), FakeVllm()
     async with serving(first), client(first.url, "vllm") as engine:
         await collect(engine)
         port = int(first.url.rsplit(":", 1)[1].removesuffix("/v1"))
         async with asyncio.timeout(5):
             await first.stop()
-        with pytest.raises(EngineError, match="is the server running"):
-            await collect(engine)
+        if asked_meanwhile:
+            with pytest.raises(EngineError, match="is the server running"):
+                await collect(engine)
         async with serving(second, port):
             assert ids_in(await collect(engine)) == ids_after(PROMPT, 20)
 
@@ -283,6 +285,7 @@ async def test_a_silent_server_is_given_up(kind: str) -> None:
         with pytest.raises(EngineError, match="no piece of an answer within 0.3 s"):
             await collect(engine)
         fake.silent = False
+        engine._exchange._http._timeout_s = 20
         assert ids_in(await collect(engine)) == ids_after(PROMPT, 20)
 
 

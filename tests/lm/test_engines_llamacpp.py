@@ -16,7 +16,9 @@ from duologue.errors import EngineError, UsageError
 from duologue.lm.completions import Completions
 from duologue.lm.engine import Capabilities, Finish, Ids, Request, Step
 from duologue.lm.llamacpp import LlamaCpp
+from duologue.lm.openai_http import OpenAIHttp
 from duologue.lm.prompt import AudioPart, IdsPart, Part, TextPart
+from duologue.lm.servers import LlamaCppServer
 from tests.lm.tiny_gguf import (
     AUDIO_0,
     BOT,
@@ -101,6 +103,12 @@ class Made:
     def busy(self) -> int:
         slots = requests.get(f"{self.root}/slots", timeout=20).json()
         return sum(slot["is_processing"] for slot in slots)
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine is no failure."""
+    monkeypatch.setattr("duologue.lm.abort.LIMIT_S", 20.0)
 
 
 @pytest.fixture(scope="module")
@@ -304,8 +312,18 @@ async def test_over_http_an_abort_leaves_no_slot_at_work(cycle: Made, engines) -
     await engine.close()
     assert cycle.busy() == 0
     assert (engine.aborts.confirmed, engine.aborts.unconfirmed) == (1, 0)
-    assert taken <= cycle.generated() - before <= taken + 5
-    assert engine.aborts.wasted_tokens <= 5
+    assert taken <= cycle.generated() - before <= taken + 3
+    assert engine.aborts.wasted_tokens <= 3
+
+
+async def test_over_http_an_aborted_chat_leaves_no_slot_at_work(cycle: Made) -> None:
+    engine = OpenAIHttp(f"{cycle.root}/v1", "small", server="llamacpp")
+    steps = engine.stream(Request([{"role": "user", "content": "Hi"}], max_tokens=400))
+    await anext(steps)
+    await steps.aclose()  # type: ignore[attr-defined]
+    await engine.close()
+    assert cycle.busy() == 0
+    assert (engine.aborts.confirmed, engine.aborts.unconfirmed) == (1, 0)
 
 
 @every_form
@@ -327,7 +345,9 @@ async def test_a_cancelled_consumer_stops_the_generation(cycle: Made, engines, f
     assert engine.aborts.unconfirmed == 0
     generated = cycle.generated()
     assert ids_in(await collect(engine, replace(ASK, max_tokens=5))) == cycle.whole(PROMPT, 5)
-    assert cycle.generated() - generated <= 10, "nothing of the old answer comes after it"
+    # A request that had not reached a slot yet may still run to its end.
+    more = LlamaCppServer.always_sliced or 0
+    assert cycle.generated() - generated <= 10 + more, "the old answer goes on"
 
 
 async def test_a_deserted_request_is_seen_at_work_by_its_seed(cycle: Made, engines) -> None:
