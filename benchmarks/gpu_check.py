@@ -22,6 +22,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks.gpu_sync import runtime_calls, waits
 from duologue.engines.cudagraph import hift as hift_network
 from duologue.engines.cudagraph import ops
 from duologue.engines.cudagraph.flow import CudaGraphFlow
@@ -272,6 +273,17 @@ def time_kernels() -> None:
     note("kernels per chunk", sum(event.count for event in events) // 3)
 
 
+def check_sync(sessions: int, count: int = 20) -> None:
+    """A chunk waits once, for its samples; the end of a profile waits once more for them all."""
+    name, rig = f"sync, {sessions} sessions: ", Rig(sessions)
+    for _ in range(4):
+        rig.chunk()
+    for what, number in waits(rig.chunk, count).items():
+        note(f"{name}{what}", number)
+    for call, (number, spent) in runtime_calls(rig.chunk, count).items():
+        note(f"{name}{call} a chunk", number, f"{spent:.1f} us")
+
+
 def time_offline() -> None:
     engine = CudaGraphFlow(model("full").flow, FULL, sessions=1, voices=1)
     vocoder = CudaGraphVocoder(model("full").hift, sessions=1)
@@ -325,6 +337,7 @@ PARTS: dict[str, list[Callable[[], None]]] = {
         lambda: time_chunks(512, 3, 128),
         time_offline,
     ],
+    "sync": [lambda: check_sync(1), lambda: check_sync(16)],
     "precision": [lambda: check_flow("full", torch.bfloat16)],
     "tiny": [
         lambda: check_flow("tiny", half),

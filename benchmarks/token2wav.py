@@ -1,16 +1,18 @@
 """How fast token2wav is on an NVIDIA GPU, against the public reference in the same run.
 
 Random weights of the public size. Everything ends on the host. `--plot` draws what an earlier run
-has measured, on any machine.
+has measured, on any machine. `--cpu` measures the tiny preset on ONNX Runtime and two CPU cores.
 
     python -m benchmarks.token2wav --out figures.json
     python -m benchmarks.token2wav --plot figures.json --docs docs
+    python -m benchmarks.token2wav --cpu --json
 """
 
 import argparse
 import gc
 import json
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -41,7 +43,15 @@ def main() -> None:
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--sessions", nargs="+", type=int, default=[256, 512, 768, 1000])
     parser.add_argument("--soak-s", type=float, default=60.0, help="of the sessions that hold")
+    parser.add_argument("--cpu", action="store_true", help="the tiny preset on ONNX Runtime")
+    parser.add_argument("--model", type=Path, help="with --cpu: an export to measure instead")
+    parser.add_argument("--json", action="store_true", help="with --cpu: print JSON")
     options = parser.parse_args()
+    if options.cpu:
+        figures = on_cpu(options.model)
+        lines = (f"{name}: {value:.4g}" for name, value in figures.items())
+        print(json.dumps(figures, indent=1) if options.json else "\n".join(lines))
+        return
     if options.plot:
         write_docs(json.loads(options.plot.read_text()), options.docs)
         return
@@ -172,8 +182,13 @@ def streaming(_: Any) -> dict[str, Any]:
 
 
 def first_sound(_: Any) -> dict[str, Any]:
+    """The first sound on the GPU."""
+    return first_sound_of(cudagraph(2))
+
+
+def first_sound_of(model: Token2wav) -> dict[str, Any]:
     """12 tokens and their look-ahead, of a voice that is warm, to samples on the host."""
-    model, times, samples = cudagraph(2), [], 0
+    times, samples = [], 0
     for seed in range(CHUNKS):
         tokens = speech(12 + FULL.look_ahead, seed)
         with model.utterance(voice(), seed) as utterance:
@@ -240,6 +255,23 @@ def sessions(options: Any) -> dict[str, Any]:
     return found
 
 
+def on_cpu(folder: Path | None, threads: int = 2) -> dict[str, Any]:
+    """One session on ONNX Runtime: chunks of 1 s behind a prompt of 5 s, and the first sound."""
+    from duologue.token2wav import pipeline
+
+    with tempfile.TemporaryDirectory() as aside:
+        if folder is None:
+            from duologue.engines.export import export_all
+            from duologue.engines.graphs import random_weights
+
+            folder = Path(aside)
+            export_all(random_weights("tiny"), folder)
+        model = pipeline.load(folder, "onnx", EngineSettings(sessions=1, threads=threads))
+    times = chunk_times(model, CHUNKS)
+    first = {f"first sound {name}": value for name, value in first_sound_of(model).items()}
+    return {"rtf": float(np.mean(times)), "threads": threads, **spread(times), **first}
+
+
 def load(model: Token2wav, count: int, duration_s: float) -> dict[str, Any]:
     """How late chunks are, in seconds from their last token to their samples on the host."""
     late: list[float] = []
@@ -289,16 +321,22 @@ def campplus(_: Any) -> dict[str, Any]:
     """Speaker embedding of a 5 s clip."""
     import torch
 
+    from duologue.engines.cudagraph.campplus import CudaGraphCampplus
     from duologue.engines.cudagraph.graph import CapturedGraph
     from duologue.engines.torch import TorchGraph
     from duologue.token2wav.campplus import CAMPPlus
     from duologue.token2wav.ports import SIGNATURES
 
     torch.manual_seed(1)
+    kinds = {
+        "torch fp32": TorchGraph,
+        "torch fp32, captured": CapturedGraph,
+        "cudagraph fp16": CudaGraphCampplus,
+    }
     signature = SIGNATURES["campplus"](FULL)
     fbank = {"fbank": np.random.default_rng(1).normal(size=(1, 500, 80)).astype(np.float32)}
     found = {}
-    for name, kind in (("torch fp32", TorchGraph), ("cudagraph fp32", CapturedGraph)):
+    for name, kind in kinds.items():
         graph = kind(CAMPPlus().eval(), *signature, device="cuda")
         found[name] = spread(
             [seconds(lambda graph=graph: graph.run(fbank)) for _ in range(60)][10:]

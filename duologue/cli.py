@@ -186,6 +186,11 @@ def convert(
     target: Annotated[Path, typer.Argument(metavar="FOLDER", show_default=False)],
 ) -> None:
     """Write a token2wav checkpoint (flow.yaml, flow.pt, hift.pt) as safetensors."""
+    from duologue.token2wav.layout import check_checkpoint
+
+    check_checkpoint(source)
+    if target.exists() and not target.is_dir():
+        raise UsageError(f"{target}: found a file, expected a folder")
     if importlib.util.find_spec("torch") is None:
         raise EngineError("converting needs torch; run: pip install -e '.[torch]'")
     from duologue.token2wav.weights import convert as write

@@ -12,12 +12,17 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from duologue.engines.plans import (
+    CPU_PRECISIONS,
     Machine,
+    check_kind,
+    check_known,
     find_plans,
     problems,
     read_info,
 )
 from duologue.errors import EngineError, UsageError
+from duologue.token2wav.config import PRESETS
+from duologue.token2wav.layout import check_checkpoint
 
 if TYPE_CHECKING:
     from duologue.engines.graphs import Weights
@@ -49,6 +54,12 @@ def build(
     as_json: AsJson = False,
 ) -> None:
     """Build one graph, unless it is there already."""
+    from duologue.engines.tensorrt_build import find_builder
+
+    name, targets = graph.replace("-", "_"), tuple(f"sm{target}" for target in sm)
+    check_kind(name, backend, precision)
+    _check_paths(preset, model, folder)
+    find_builder(backend, targets)
     weights = _weights(preset, model)
     from duologue.engines.build import build_graph
     from duologue.engines.graphs import Limits
@@ -56,11 +67,11 @@ def build(
     with _bar(graph) as report:
         built = build_graph(
             weights,
-            graph.replace("-", "_"),
+            name,
             folder,
             backend=backend,
             precision=precision,
-            targets=tuple(f"sm{target}" for target in sm),
+            targets=targets,
             limits=Limits(batch=batch),
             report=report,
         )
@@ -87,6 +98,13 @@ def export(
     precision: Precision = "fp32",
 ) -> None:
     """Write a whole model in ONNX, which a machine without torch can run."""
+    check_known("precision", precision, CPU_PRECISIONS)
+    _check_paths(preset, model, folder)
+    if model is not None and folder.exists() and folder.samefile(model):
+        raise UsageError(
+            f"--dir {folder} is the checkpoint's own folder, whose campplus.onnx would be "
+            "overwritten; choose another one"
+        )
     weights = _weights(preset, model)
     from duologue.engines.export import export_all
 
@@ -141,9 +159,19 @@ def check(folder: Folder, as_json: AsJson = False) -> None:
         raise EngineError(f"cannot run here: {', '.join(wrong)}. Build again, or delete them.")
 
 
-def _weights(preset: str | None, model: Path | None) -> "Weights":
+def _check_paths(preset: str | None, model: Path | None, folder: Path) -> None:
+    """What can be said of weights and folders before torch is imported, which takes seconds."""
     if (preset is None) == (model is None):
         raise UsageError("expected one of --preset and --model")
+    if preset is not None:
+        check_known("preset", preset, PRESETS)
+    if model is not None:
+        check_checkpoint(model)
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"--dir {folder}: found a file, expected a folder")
+
+
+def _weights(preset: str | None, model: Path | None) -> "Weights":
     if missing := [name for name in ("torch", "onnx", "onnxscript") if find_spec(name) is None]:
         raise EngineError(
             f"{', '.join(missing)} not installed; exporting takes pip install -e '.[torch]'"

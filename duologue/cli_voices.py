@@ -35,12 +35,16 @@ def add(
     as_json: AsJson = False,
 ) -> None:
     """Learn a voice from 3 to 30 s of clean speech."""
+    from duologue.audio.clip import read_clip
     from duologue.models import ensure, stderr_progress
     from duologue.token2wav.front_end import VoiceFrontEnd
 
+    voices = _store(store)
+    voices.check_name(name, replace=replace)
+    speech = read_clip(clip)
     with stderr_progress() as progress:
         front_end = VoiceFrontEnd.load(ensure(model, progress=progress), threads=2)
-    info = _store(store).add(name, clip, front_end, replace=replace)
+    info = voices.add(name, speech, front_end, replace=replace)
     text = f"{info.name}: {info.seconds:.1f} s"
     typer.echo(info.model_dump_json(indent=2) if as_json else text)
 
@@ -48,15 +52,27 @@ def add(
 @voices_app.command("list")
 def list_voices(store: Folder = None, as_json: AsJson = False) -> None:
     """List the voices."""
+    from duologue.voices import VoiceInfo
+
     voices = _store(store).list()
     if as_json:
-        typer.echo(json.dumps([info.model_dump() for info in voices], indent=2, ensure_ascii=False))
+        rows = [
+            found.model_dump()
+            if isinstance(found, VoiceInfo)
+            else {"name": name, "problems": [str(found)]}
+            for name, found in voices.items()
+        ]
+        typer.echo(json.dumps(rows, indent=2, ensure_ascii=False))
         return
-    form = "{:<24}{:>7}{:>9}  {}"
-    typer.echo(form.format("NAME", "LENGTH", "RATE", "DIGEST"))
-    for info in voices:
-        length, digest = f"{info.seconds:.1f} s", info.digest[:12]
-        typer.echo(form.format(info.name, length, info.source_rate_hz, digest))
+    form = "{:<24}{:>7}{:>9}  {:<14}{}"
+    typer.echo(form.format("NAME", "LENGTH", "RATE", "DIGEST", "MADE WITH"))
+    for name, found in voices.items():
+        if isinstance(found, VoiceInfo):
+            length, digest = f"{found.seconds:.1f} s", found.digest[:12]
+            made_with = f"{found.model} ({found.model_digest[:12]})"
+            typer.echo(form.format(name, length, found.source_rate_hz, digest, made_with))
+        else:
+            typer.echo(f"{name:<24}damaged: {found}")
 
 
 @voices_app.command()

@@ -4,7 +4,6 @@ Each file is written aside and put in place in one step, so readers need no lock
 processes take turns.
 """
 
-import logging
 import os
 import re
 import unicodedata
@@ -20,12 +19,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from duologue.audio.clip import read_clip
+from duologue.audio.clip import Clip
 from duologue.errors import ModelError, UsageError
 from duologue.token2wav.front_end import VoiceFrontEnd, voice_digest
-from duologue.token2wav.step import VoicePrompt
-
-log = logging.getLogger(__name__)
+from duologue.token2wav.step import FrontEndId, VoicePrompt
 
 ARRAYS = {"tokens": "int32", "mel": "float32", "embedding": "float32"}
 """What a voice holds, and of which type."""
@@ -42,15 +39,17 @@ class VoiceInfo(BaseModel):
         seconds: Length of the clip without the silence around it.
         source_rate_hz: Sample rate of the clip.
         digest: Hash of the arrays; equal voices share their caches.
-        model_digest: Hash of the models that made them; another decoder needs another voice.
+        model: Name of the models that made them.
+        model_digest: Hash of these; a decoder of others refuses the voice.
     """
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
     name: str
     seconds: float
     source_rate_hz: int
     digest: str
+    model: str
     model_digest: str
 
 
@@ -68,38 +67,53 @@ class VoiceStore:
             return cls(Path(folder).expanduser())
         return cls(platformdirs.user_data_path("duologue", appauthor=False) / "voices")
 
-    def add(
-        self, name: str, clip: Path, front_end: VoiceFrontEnd, *, replace: bool = False
-    ) -> VoiceInfo:
-        """Learn a voice from a clip of 3 to 30 s.
+    def check_name(self, name: str, *, replace: bool = False) -> str:
+        """The form of a name in which a voice can be added now.
 
         Args:
             name: Letters, digits, - and _, at most 48.
-            clip: An audio file.
+            replace: Whether it may take the place of a voice of that name.
+
+        Raises:
+            UsageError: the name cannot be used, or is taken.
+            ModelError: the folder cannot be written.
+        """
+        name = _checked(name)
+        self._check_writable()
+        if not replace and self._path(name).exists():
+            raise UsageError(f"voice {name!r} exists; choose another name, or replace it")
+        return name
+
+    def add(
+        self, name: str, clip: Clip, front_end: VoiceFrontEnd, *, replace: bool = False
+    ) -> VoiceInfo:
+        """Learn a voice.
+
+        Args:
+            name: As for `check_name`.
+            clip: What `read_clip` read.
             front_end: The models to listen with.
             replace: Whether it may take the place of a voice of that name.
 
         Raises:
             UsageError: the name cannot be used, or is taken.
-            InputError: the clip cannot be used.
             EngineError: a model failed, or the folder cannot be written.
         """
-        name = _checked(name)
-        self._check_free(name, replace)
-        speech = read_clip(clip)
-        voice = front_end.listen(speech)
+        name = self.check_name(name, replace=replace)
+        voice = front_end.listen(clip)
         info = VoiceInfo(
             name=name,
-            seconds=round(speech.seconds, 3),
-            source_rate_hz=speech.rate_hz,
+            seconds=round(clip.seconds, 3),
+            source_rate_hz=clip.rate_hz,
             digest=voice.digest,
-            model_digest=front_end.digest,
+            model=front_end.id.name,
+            model_digest=front_end.id.digest,
         )
         data = save(
             {array: getattr(voice, array) for array in ARRAYS}, {"voice": info.model_dump_json()}
         )
         with self._writing():
-            self._check_free(name, replace)
+            self.check_name(name, replace=replace)
             self._put(name, data)
         return info
 
@@ -115,7 +129,8 @@ class VoiceStore:
         if types != list(ARRAYS.values()):
             expected = ", ".join(map("{} {}".format, ARRAYS, ARRAYS.values()))
             raise _damaged(self._path(name), f"found {', '.join(types)}, expected {expected}")
-        voice = VoicePrompt(*arrays, digest=voice_digest(*arrays))
+        front_end = FrontEndId(info.model, info.model_digest)
+        voice = VoicePrompt(*arrays, digest=voice_digest(*arrays), front_end=front_end)
         if voice.digest != info.digest:
             raise _damaged(self._path(info.name), "its arrays have changed")
         return voice
@@ -137,24 +152,24 @@ class VoiceStore:
         """
         if self.folder.exists() and not self.folder.is_dir():
             raise self._unusable("not a folder")
-        stems = (path.stem for path in self.folder.glob(f"*{_SUFFIX}"))
-        return sorted(stem for stem in stems if _NAME.fullmatch(stem))
+        files = (path for path in self.folder.glob(f"*{_SUFFIX}") if path.is_file())
+        return sorted(path.stem for path in files if _NAME.fullmatch(path.stem))
 
-    def list(self) -> "list[VoiceInfo]":
-        """All voices, by name; a damaged one is left out, and the log says which.
+    def list(self) -> dict[str, VoiceInfo | ModelError]:
+        """All voices by name, sorted; for a damaged one what is wrong with it.
 
         Raises:
             ModelError: the store is not a folder.
         """
-        found = []
+        found: dict[str, VoiceInfo | ModelError] = {}
         for name in self.names():
             try:
-                found.append(self.info(name))
+                found[name] = self.info(name)
             except UsageError:
                 # Somebody deletes it at this moment.
                 continue
             except ModelError as error:
-                log.warning("%s", error)
+                found[name] = error
         return found
 
     def delete(self, name: str) -> None:
@@ -164,18 +179,24 @@ class VoiceStore:
             UsageError: no voice has that name.
         """
         name = _checked(name)
+        if name not in self.names():
+            raise self._unknown(name)
         with self._writing():
-            try:
-                self._path(name).unlink()
-            except FileNotFoundError:
-                raise self._unknown(name) from None
+            # Somebody else may have deleted it at this moment.
+            self._path(name).unlink(missing_ok=True)
+
+    def _check_writable(self) -> None:
+        """As far as can be told without writing."""
+        nearest = self.folder
+        while not os.path.lexists(nearest) and nearest != nearest.parent:
+            nearest = nearest.parent
+        if not nearest.is_dir():
+            raise self._unusable(f"{nearest} is not a folder")
+        if not os.access(nearest, os.W_OK | os.X_OK):
+            raise self._unusable(f"{nearest} may not be written to")
 
     def _path(self, name: str) -> Path:
         return self.folder / f"{name}{_SUFFIX}"
-
-    def _check_free(self, name: str, replace: bool) -> None:
-        if not replace and self._path(name).exists():
-            raise UsageError(f"voice {name!r} exists; choose another name, or replace it")
 
     def _unknown(self, name: str) -> UsageError:
         names = self.names()

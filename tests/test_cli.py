@@ -159,3 +159,16 @@ def test_convert_writes_safetensors(run, tmp_path):
     assert run("convert", tmp_path / "in", tmp_path / "out")[0] == 0
     assert load(tmp_path / "out").config.flow.encoder.num_blocks == 2
     assert run("convert", tmp_path / "none", tmp_path / "out")[0] == 4
+
+
+def test_convert_names_the_nearest_mistake(run, tmp_path, monkeypatch):
+    """That torch is not there is said last."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    code, _, err = run("convert", tmp_path, tmp_path / "out")
+    assert (code, "holds neither config.json nor flow.yaml" in err) == (4, True)
+    for name in ("config.json", "model.safetensors"):
+        (tmp_path / name).touch()
+    code, _, err = run("convert", tmp_path, tmp_path / "config.json")
+    assert (code, "found a file, expected a folder" in err) == (2, True)
+    code, _, err = run("convert", tmp_path, tmp_path / "out")
+    assert (code, "pip install -e '.[torch]'" in err) == (4, True)

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from duologue.audio.clip import Clip, read_clip
 from duologue.audio.pcm import read_audio, resample
 from duologue.cli_voices import voices_app
-from duologue.errors import InputError, ModelError, UsageError
+from duologue.errors import DuologueError, InputError, ModelError, UsageError
 from duologue.token2wav.config import FULL
 from duologue.token2wav.front_end import VoiceFrontEnd
 from duologue.voices import VoiceStore
@@ -132,36 +132,37 @@ def test_what_is_no_audio_says_so(tmp_path):
 
 
 def test_a_voice_comes_back_as_it_was(store, front_end):
-    info = store.add("joe", SPEECH, front_end)
+    info = store.add("joe", read_clip(SPEECH), front_end)
     voice, fresh = store.get("joe"), front_end.listen(read_clip(SPEECH))
     for array in ("tokens", "mel", "embedding"):
         np.testing.assert_array_equal(getattr(voice, array), getattr(fresh, array))
     assert voice.digest == fresh.digest == info.digest
-    assert (info.source_rate_hz, info.model_digest) == (16_000, front_end.digest)
-    assert store.list() == [info]
+    assert (info.source_rate_hz, info.model_digest) == (16_000, front_end.id.digest)
+    assert voice.front_end == fresh.front_end == front_end.id
+    assert store.list() == {"joe": info}
     assert [path.name for path in store.folder.glob("[!.]*")] == ["joe.safetensors"]
 
 
 def test_voices_differ_and_may_be_named_in_any_script(store, front_end):
-    store.add("小明", SPEECH, front_end)
-    store.add("Ann-2", OTHER, front_end)
+    store.add("小明", read_clip(SPEECH), front_end)
+    store.add("Ann-2", read_clip(OTHER), front_end)
     assert store.names() == ["Ann-2", "小明"]
     assert store.get("小明").digest != store.get("Ann-2").digest
 
 
 def test_a_name_is_taken_until_it_is_replaced_or_deleted(store, front_end):
-    first = store.add("joe", SPEECH, front_end)
+    first = store.add("joe", read_clip(SPEECH), front_end)
     with pytest.raises(UsageError, match="'joe' exists"):
-        store.add("joe", OTHER, front_end)
+        store.add("joe", read_clip(OTHER), front_end)
     assert store.info("joe") == first
-    assert store.add("joe", OTHER, front_end, replace=True).digest != first.digest
+    assert store.add("joe", read_clip(OTHER), front_end, replace=True).digest != first.digest
     store.delete("joe")
     with pytest.raises(UsageError, match="unknown voice 'joe': known: none"):
         store.get("joe")
 
 
 def test_an_unknown_name_gets_the_nearest(store, front_end):
-    store.add("joanna", SPEECH, front_end)
+    store.add("joanna", read_clip(SPEECH), front_end)
     for act in (store.get, store.delete, store.info):
         with pytest.raises(UsageError, match="unknown voice 'joana': did you mean 'joanna'"):
             act("joana")
@@ -172,13 +173,17 @@ def test_an_unknown_name_gets_the_nearest(store, front_end):
     ["", ".", "..", "../joe", "a/b", "a\\b", "/etc/x", ".joe", "-rf", "a b", "a\n", "x" * 49],
 )
 def test_no_name_leads_out_of_the_folder(store, front_end, name):
-    for act in (store.get, store.delete, lambda name: store.add(name, SPEECH, front_end)):
+    for act in (
+        store.get,
+        store.delete,
+        lambda name: store.add(name, read_clip(SPEECH), front_end),
+    ):
         with pytest.raises(UsageError, match="expected a name of letters"):
             act(name)
 
 
 def test_a_damaged_voice_is_no_voice(store, front_end):
-    store.add("joe", SPEECH, front_end)
+    store.add("joe", read_clip(SPEECH), front_end)
     path = store.folder / "joe.safetensors"
     whole = path.read_bytes()
     path.write_bytes(whole[:-200] + bytes(200))
@@ -193,29 +198,31 @@ def test_a_damaged_voice_is_no_voice(store, front_end):
 
 
 def test_a_write_that_fails_leaves_the_old_voice(store, front_end, monkeypatch):
-    before = store.add("joe", SPEECH, front_end)
+    before = store.add("joe", read_clip(SPEECH), front_end)
 
     def full(_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(ModelError, match="No space left on device. Set DUOLOGUE_VOICES"):
-        store.add("joe", OTHER, front_end, replace=True)
-    assert store.list() == [before]
+        store.add("joe", read_clip(OTHER), front_end, replace=True)
+    assert store.list() == {"joe": before}
     assert store.get("joe").digest == before.digest
 
 
 RACER = """
 import sys
 from pathlib import Path
+from duologue.audio.clip import read_clip
 from duologue.errors import UsageError
 from duologue.token2wav.front_end import VoiceFrontEnd
 from duologue.voices import VoiceStore
 
 store, front_end, won = VoiceStore(Path(sys.argv[1])), VoiceFrontEnd.load(Path(sys.argv[2])), 0
+clip = read_clip(Path(sys.argv[3]))
 for turn in range(20):
     try:
-        store.add(f"voice{turn}", Path(sys.argv[3]), front_end)
+        store.add(f"voice{turn}", clip, front_end)
         won += 1
     except UsageError:
         store.get(f"voice{turn}")
@@ -238,8 +245,30 @@ def test_two_processes_may_write_at_once(store, models):
 
 def test_models_that_are_missing_are_named(models, tmp_path):
     (tmp_path / "campplus.onnx").write_bytes((models / "campplus.onnx").read_bytes())
-    with pytest.raises(ModelError, match="found no speech_tokenizer_v2_25hz.onnx; expected"):
+    with pytest.raises(
+        ModelError, match=r"found no speech_tokenizer_v2_25hz\.onnx; expected the folder"
+    ):
         VoiceFrontEnd.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "clip", "says"),
+    [
+        ("a b", "absent.wav", "voice 'a b': expected a name of letters"),
+        ("joe", "absent.wav", "voice 'joe' exists; choose another name, or replace it"),
+        ("bob", "absent.wav", "absent.wav: found nothing"),
+        ("bob", __file__, "are not audio"),
+        ("bob", str(SPEECH), "absent-model"),
+    ],
+)
+def test_the_command_names_the_nearest_mistake(store, front_end, name, clip, says):
+    """All of these calls also name a model that is not there, which is looked at last."""
+    store.add("joe", read_clip(SPEECH), front_end)
+    args = ["add", name, clip, "--model", "absent-model", "--store", str(store.folder)]
+    error = CliRunner().invoke(voices_app, args).exception
+    assert isinstance(error, DuologueError)
+    assert says in str(error)
+    assert store.names() == ["joe"]
 
 
 def test_the_command_adds_lists_and_deletes(models, tmp_path, monkeypatch):
@@ -253,7 +282,9 @@ def test_the_command_adds_lists_and_deletes(models, tmp_path, monkeypatch):
     added = json.loads(run("add", "joe", str(SPEECH), "--model", str(models), "--json"))
     assert added["name"] == "joe"
     assert json.loads(run("list", "--json")) == [added]
-    assert added["digest"][:12] in run("list")
+    table = run("list")
+    assert added["digest"][:12] in table
+    assert f"{added['model']} ({added['model_digest'][:12]})" in table
     assert json.loads(run("list", "--json", "--store", str(tmp_path / "other"))) == []
     assert "joe" in run("add", "joe", str(OTHER), "--model", str(models), "--replace")
     assert json.loads(run("list", "--json"))[0]["digest"] != added["digest"]
@@ -261,11 +292,26 @@ def test_the_command_adds_lists_and_deletes(models, tmp_path, monkeypatch):
     assert json.loads(run("list", "--json")) == []
 
 
-def test_a_damaged_voice_does_not_hide_the_others(store, front_end, caplog):
-    info = store.add("joe", SPEECH, front_end)
+def test_a_damaged_voice_is_listed_as_such_among_the_others(store, front_end):
+    info = store.add("joe", read_clip(SPEECH), front_end)
     (store.folder / "bob.safetensors").write_bytes(b"?")
-    assert store.list() == [info]
-    assert "bob.safetensors: a damaged voice" in caplog.text
+    (store.folder / "zoe.safetensors").write_bytes(
+        (store.folder / "joe.safetensors").read_bytes()[:-1]
+    )
+    listed = store.list()
+    assert list(listed) == ["bob", "joe", "zoe"]
+    assert listed["joe"] == info
+    runner = CliRunner()
+    table = runner.invoke(voices_app, ["list", "--store", str(store.folder)]).output
+    rows = json.loads(
+        runner.invoke(voices_app, ["list", "--json", "--store", str(store.folder)]).output
+    )
+    for row, name in ((0, "bob"), (2, "zoe")):
+        says = f"{store.folder / name}.safetensors: a damaged voice"
+        assert str(listed[name]).startswith(says)
+        assert f"damaged: {says}" in table
+        assert rows[row] == {"name": name, "problems": [str(listed[name])]}
+    assert rows[1] == info.model_dump()
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
@@ -274,7 +320,7 @@ def test_a_voice_of_another_type(store, front_end, dtype):
     from safetensors import safe_open
     from safetensors.torch import load_file, save_file
 
-    store.add("joe", SPEECH, front_end)
+    store.add("joe", read_clip(SPEECH), front_end)
     path = store.folder / "joe.safetensors"
     with safe_open(path, "np") as file:
         metadata = file.metadata()
@@ -283,6 +329,51 @@ def test_a_voice_of_another_type(store, front_end, dtype):
     save_file(arrays, path, metadata)
     with pytest.raises(ModelError, match=rf"a damaged voice .*{dtype}"):
         store.get("joe")
+
+
+def test_what_is_no_file_is_no_voice(store, front_end):
+    """A folder, and a link to nothing; a new voice takes the place of the link."""
+    (store.folder / "folder.safetensors").mkdir(parents=True)
+    (store.folder / "link.safetensors").symlink_to(store.folder / "absent")
+    assert store.list() == {}
+    for name in ("folder", "link"):
+        with pytest.raises(UsageError, match="known: none"):
+            store.delete(name)
+    store.add("link", read_clip(SPEECH), front_end)
+    assert store.names() == ["link"]
+
+
+def test_a_length_that_is_no_number_is_damage(store, front_end):
+    from safetensors.numpy import load_file, save_file
+
+    info = store.add("joe", read_clip(SPEECH), front_end)
+    path = store.folder / "joe.safetensors"
+    voice = info.model_copy(update={"seconds": "NaN"}).model_dump_json(warnings=False)
+    save_file(load_file(path), path, {"voice": voice.replace('"NaN"', "NaN")})
+    with pytest.raises(ModelError, match="a damaged voice"):
+        store.info("joe")
+
+
+def test_a_store_that_cannot_be_written_is_told_before_anything_is_computed(tmp_path):
+    (tmp_path / "file").touch()
+    for folder in (tmp_path / "file", tmp_path / "file" / "voices"):
+        with pytest.raises(ModelError, match="file is not a folder. Set DUOLOGUE_VOICES"):
+            VoiceStore(folder).check_name("joe")
+
+
+def test_asking_makes_no_folder(store):
+    for act in (store.get, store.delete, store.info):
+        with pytest.raises(UsageError, match="unknown voice"):
+            act("joe")
+    assert store.check_name("joe") == "joe"
+    assert not store.folder.exists()
+
+
+def test_a_file_under_the_name_of_another_model(models, tmp_path):
+    for name in ("campplus.onnx", "speech_tokenizer_v2_25hz.onnx"):
+        (tmp_path / name).write_bytes((models / "campplus.onnx").read_bytes())
+    with pytest.raises(ModelError, match="takes 1 inputs, expected 2; it is another model"):
+        VoiceFrontEnd.load(tmp_path)
 
 
 @pytest.mark.parametrize("act", [VoiceStore.names, VoiceStore.list, lambda store: store.get("joe")])

@@ -8,7 +8,7 @@ import onnx
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
-from duologue.token2wav.front_end import SPEAKER_FILE, TOKENIZER_FILE
+from duologue.token2wav.layout import SPEAKER, TOKENIZER
 from duologue.token2wav.speech_tokenizer import SpeechTokenizer, SpeechTokenizerConfig
 
 TINY = SpeechTokenizerConfig(width=128, heads=2, blocks=2)
@@ -73,5 +73,5 @@ def write_speaker(path: Path) -> None:
 
 def write_voice_models(folder: Path) -> None:
     """Both files under their public names."""
-    write_tokenizer(random_tokenizer(), folder / TOKENIZER_FILE)
-    write_speaker(folder / SPEAKER_FILE)
+    write_tokenizer(random_tokenizer(), folder / TOKENIZER)
+    write_speaker(folder / SPEAKER)

@@ -4,21 +4,20 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from duologue.engines.export import check_name, export_graph
+from duologue.engines.export import export_graph
 from duologue.engines.graphs import Limits, Weights
 from duologue.engines.plans import (
-    BACKENDS,
     PlanInfo,
     PortInfo,
     Recipe,
+    check_kind,
     find_whole,
     sha256,
     store_plan,
 )
-from duologue.engines.tensorrt_api import load
-from duologue.engines.tensorrt_build import Report, build_plan, check_targets
+from duologue.engines.tensorrt_build import Report, build_plan, find_builder
 from duologue.engines.tensorrt_run import gpu_of
-from duologue.errors import EngineError, UsageError
+from duologue.errors import EngineError
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +64,7 @@ def build_graph(
         UsageError: an unknown graph, backend, precision or target.
         EngineError: the backend is not installed, or a step failed.
     """
-    check_name(graph)
+    check_kind(graph, backend, precision)
     version, targets, gpu = _place(backend, targets)
     exported = export_graph(weights, graph, precision)
     profiles = () if backend == "onnx" else (limits or Limits()).profiles(graph)
@@ -111,14 +110,9 @@ def build_graph(
 
 def _place(backend: str, targets: tuple[str, ...]) -> tuple[str, tuple[str, ...], str]:
     """Version of the backend, the GPUs that it builds for, and the one that it tunes on."""
-    if backend not in BACKENDS:
-        raise UsageError(f"backend {backend!r}; expected one of {', '.join(BACKENDS)}")
-    if backend == "onnx":
-        if targets:
-            raise UsageError("ONNX is for no GPU in particular; name no target")
+    trt = find_builder(backend, targets)
+    if trt is None:
         return "", (), ""
-    trt = load(backend)
-    check_targets(trt, targets)
     if targets:
         return trt.__version__, targets, ""
     present, name = gpu_of()

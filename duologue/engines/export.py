@@ -21,18 +21,17 @@ from safetensors.numpy import save
 from duologue.engines.graph import Graph, Port
 from duologue.engines.graphs import GRAPHS, Weights, sample_inputs
 from duologue.engines.onnx import OnnxGraph
-from duologue.engines.onnx_model import CONFIG, TENSORS, outside_tensors
-from duologue.engines.plans import write_atomically
+from duologue.engines.onnx_model import outside_tensors
+from duologue.engines.plans import CPU_PRECISIONS, PRECISIONS, check_known, write_atomically
 from duologue.engines.torch import TorchGraph, to_tensor
 from duologue.errors import EngineError, UsageError
+from duologue.token2wav.layout import CONFIG, OUTSIDE, front_end_metadata
 from duologue.token2wav.ports import SIGNATURES, Signature
 
 # The first that has Attention and RMSNormalization; Gelu and Mish came before it.
 OPSET = 23
 
 Arrays = Mapping[str, np.ndarray]
-
-PRECISIONS = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 
 TOLERANCE = {"fp32": 1e-3, "fp16": 1e-2, "bf16": 2e-2}
 """The greatest relative rms difference from the float32 module."""
@@ -62,9 +61,9 @@ def export_graph(weights: Weights, name: str, precision: str = "fp32") -> Export
         UsageError: an unknown graph or precision, or the weights do not have the graph.
         EngineError: the module cannot be exported, or the file differs from it.
     """
-    if precision not in PRECISIONS:
-        raise UsageError(f"precision {precision!r}; expected one of {', '.join(PRECISIONS)}")
-    spec = GRAPHS[check_name(name)]
+    check_known("precision", precision, PRECISIONS)
+    check_known("graph", name, GRAPHS)
+    spec = GRAPHS[name]
     module = spec.module(weights)
     if module is None:
         raise UsageError(f"the checkpoint has no {name}; put {name}.onnx beside it")
@@ -104,8 +103,7 @@ def export_all(
     Raises:
         UsageError, EngineError: as `export_graph`.
     """
-    if precision == "bf16":
-        raise UsageError("no CPU runs bf16; expected fp32 or fp16")
+    check_known("precision", precision, CPU_PRECISIONS)
     (folder / CONFIG).unlink(missing_ok=True)
     for name, spec in GRAPHS.items():
         if spec.module(weights) is None:
@@ -117,20 +115,10 @@ def export_all(
     tensors = outside_tensors(
         speaker.weight.detach().numpy(), speaker.bias.detach().numpy(), hift.source_weights()
     )
-    write_atomically(folder / TENSORS, save(tensors))
+    content = save(tensors, front_end_metadata(weights.front_end))
+    write_atomically(folder / OUTSIDE, content)
     config = weights.model.config.model_dump_json(indent=1)
     write_atomically(folder / CONFIG, config.encode())
-
-
-def check_name(graph: str) -> str:
-    """The name of a graph.
-
-    Raises:
-        UsageError: there is no such graph.
-    """
-    if graph not in GRAPHS:
-        raise UsageError(f"graph {graph!r}; expected one of {', '.join(GRAPHS)}")
-    return graph
 
 
 def export_onnx(

@@ -22,11 +22,11 @@ from duologue.token2wav.flow import (
     EstimatorStream,
 )
 from duologue.token2wav.hift import F0Graph, HiftGraph
+from duologue.token2wav.layout import SPEAKER, find_front_end
+from duologue.token2wav.step import FrontEndId
 from duologue.token2wav.weights import Model, load, load_preset
 
 Sizes = Mapping[str, int]
-
-CAMPPLUS = "campplus.onnx"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +36,12 @@ class Weights:
     Attributes:
         model: Flow and vocoder.
         campplus: Speaker encoder; None if the checkpoint has none.
+        front_end: The models whose voices it takes; None if nobody knows.
     """
 
     model: Model
     campplus: CAMPPlus | None
+    front_end: FrontEndId | None = None
 
 
 class CampplusGraph(nn.Module):
@@ -207,9 +209,10 @@ def load_weights(folder: Path) -> Weights:
     Raises:
         ModelError, ConfigError: a file is missing or not what it should be.
     """
-    campplus = folder / CAMPPLUS
+    campplus = folder / SPEAKER
     model = load(folder)
-    return Weights(model, CAMPPlus.from_onnx(campplus) if campplus.is_file() else None)
+    speaker = CAMPPlus.from_onnx(campplus) if campplus.is_file() else None
+    return Weights(model, speaker, find_front_end(folder))
 
 
 def random_weights(preset: str, seed: int = 0) -> Weights:

@@ -16,12 +16,12 @@ from duologue.engines.graph import Graph, Port
 from duologue.engines.onnx import OnnxGraph
 from duologue.errors import ModelError
 from duologue.token2wav.config import Token2wavConfig
+from duologue.token2wav.layout import CONFIG, OUTSIDE
 from duologue.token2wav.pipeline import EngineSettings, Token2wav
 from duologue.token2wav.ports import SIGNATURES, Signature
 from duologue.token2wav.solver import FlowGraphs
 from duologue.token2wav.source import SourceWeights
 
-CONFIG, TENSORS = "config.json", "outside.safetensors"
 OPTIONAL = "campplus"
 REQUIRED = tuple(name for name in SIGNATURES if name != OPTIONAL)
 
@@ -101,10 +101,10 @@ def load_model(folder: Path, open_graph: Callable[[str], Graph | None]) -> OnnxM
 
 def _read_outside(folder: Path, config: Token2wavConfig) -> dict[str, np.ndarray]:
     try:
-        outside = load_file(folder / TENSORS)
+        outside = load_file(folder / OUTSIDE)
     # Beside SafetensorError it lets out what numpy says of types that it has not.
     except Exception as error:
-        raise _no_model(folder, f"{TENSORS}: {error}") from error
+        raise _no_model(folder, f"{OUTSIDE}: {error}") from error
     bins, harmonics = config.flow.output_size, config.hift.nb_harmonics + 1
     expected = {
         "speaker_weight": (bins, config.flow.spk_embed_dim),
@@ -117,7 +117,7 @@ def _read_outside(folder: Path, config: Token2wavConfig) -> dict[str, np.ndarray
         if array.dtype != np.float32 or array.shape != shape or not np.isfinite(array).all():
             raise _no_model(
                 folder,
-                f"{TENSORS}: {name} is {array.dtype} {list(array.shape)}, "
+                f"{OUTSIDE}: {name} is {array.dtype} {list(array.shape)}, "
                 f"not finite float32 {list(shape)}",
             )
     return outside
@@ -143,7 +143,7 @@ def _fixed(signature: Signature) -> list[list[tuple]]:
 
 def _no_model(folder: Path, reason: str) -> ModelError:
     return ModelError(
-        f"{folder} is no model in ONNX ({reason}); expected {CONFIG}, {TENSORS} and a file for "
+        f"{folder} is no model in ONNX ({reason}); expected {CONFIG}, {OUTSIDE} and a file for "
         "each graph, all of one model, as `duologue engine export` writes them"
     )
 

@@ -7,7 +7,7 @@ themselves are never compared. The JSON is written last; without it a file does 
 import hashlib
 import json
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
@@ -15,10 +15,17 @@ from typing import Literal, get_args
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from duologue.engines.graph import Port
-from duologue.errors import EngineError
+from duologue.errors import EngineError, UsageError
+from duologue.token2wav.ports import SIGNATURES
 
 Backend = Literal["onnx", "tensorrt", "tensorrt_rtx"]
 BACKENDS: tuple[Backend, ...] = get_args(Backend)
+
+PRECISIONS = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+"""Types of weights by the names that plans give them."""
+
+CPU_PRECISIONS = ("fp32", "fp16")
+"""Those that ONNX Runtime has kernels for on the CPU."""
 
 Range = tuple[int, int, int]
 """The least, the usual and the greatest size of an axis."""
@@ -111,6 +118,27 @@ class Machine:
     versions: Mapping[str, str]
     gpu: str | None = None
     gpu_name: str = ""
+
+
+def check_kind(graph: str, backend: str, precision: str) -> None:
+    """Whether there is such a graph, backend and precision.
+
+    Raises:
+        UsageError: there is not.
+    """
+    check_known("graph", graph, SIGNATURES)
+    check_known("backend", backend, BACKENDS)
+    check_known("precision", precision, PRECISIONS)
+
+
+def check_known(what: str, name: str, known: Iterable[str]) -> None:
+    """Whether a name is one of those known.
+
+    Raises:
+        UsageError: it is not.
+    """
+    if name not in known:
+        raise UsageError(f"{what} {name!r}; expected one of {', '.join(known)}")
 
 
 def store_plan(path: Path, content: bytes, info: PlanInfo) -> None:

@@ -40,8 +40,7 @@ def build_plan(
         UsageError: an unknown flavour or target.
         EngineError: the flavour is not installed, the ONNX has other ports, or the build failed.
     """
-    trt = load(flavour)
-    check_targets(trt, targets)
+    trt = find_builder(flavour, targets)
     logger = make_logger(trt)
     builder = trt.Builder(logger)
     # Strong typing is a flag in TensorRT 10 and the only way in 11 and RTX, which ignore the flag.
@@ -72,21 +71,28 @@ def build_plan(
     return bytes(plan), found
 
 
-def check_targets(trt: Any, targets: Sequence[str]) -> None:
-    """Whether a flavour builds for compute capabilities.
+def find_builder(backend: str, targets: Sequence[str]) -> Any:
+    """The module that builds for a backend and compute capabilities; None for ONNX.
 
     Raises:
-        UsageError: it takes none, it needs some, or it does not know one of them.
+        UsageError: an unknown backend; or it takes no target, needs some, or does not know one.
+        EngineError: it is not installed.
     """
+    if backend == "onnx":
+        if targets:
+            raise UsageError("ONNX is for no GPU in particular; name no target")
+        return None
+    trt = load(backend)
     if not hasattr(trt, "ComputeCapability"):
         if targets:
             raise UsageError("tensorrt builds for the GPU that is present; name no target")
-        return
+        return trt
     known = [name.lower() for name in trt.ComputeCapability.__members__ if name.startswith("SM")]
     if not targets or set(targets) - set(known):
         raise UsageError(
             f"targets: {', '.join(targets) or 'none'}; expected some of {', '.join(known)}"
         )
+    return trt
 
 
 def _describe(tensors: Sequence[Any], ports: Sequence[Port]) -> tuple[PortInfo, ...]:

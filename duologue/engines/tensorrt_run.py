@@ -1,5 +1,6 @@
 """A TensorRT plan on a GPU, on tensors that stay there."""
 
+import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,9 @@ Tensors = Mapping[str, torch.Tensor]
 class TensorRTGraph:
     """A plan, ready to run.
 
-    One thread at a time. Work is queued on the caller's CUDA stream; on the default stream TensorRT
-    adds synchronisations of its own, so use another.
+    Any thread may call `run`, they take turns; `enqueue` is for one thread at a time. Work is
+    queued on the caller's CUDA stream; on the default stream TensorRT adds synchronisations of its
+    own, so use another.
 
     Args:
         path: The plan; its JSON lies beside it.
@@ -56,6 +58,7 @@ class TensorRTGraph:
         self._shapes: list[dict[str, int]] = [{} for _ in self._contexts]
         # An empty tensor has no address, and TensorRT wants one.
         self._nothing = torch.empty(ALIGNMENT, dtype=torch.uint8, device=self._device)
+        self._running = threading.Lock()
 
     def run(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Run once on arrays of the host; this waits for the GPU.
@@ -65,10 +68,11 @@ class TensorRTGraph:
         """
         check_arrays(self.inputs, arrays)
         device = str(self._device)
-        results = self.enqueue(
-            {port.name: to_tensor(port, arrays[port.name], device) for port in self.inputs}
-        )
-        return {port.name: to_array(port, results[port.name]) for port in self.outputs}
+        with self._running:
+            results = self.enqueue(
+                {port.name: to_tensor(port, arrays[port.name], device) for port in self.inputs}
+            )
+            return {port.name: to_array(port, results[port.name]) for port in self.outputs}
 
     def enqueue(self, tensors: Tensors, into: Tensors | None = None) -> dict[str, torch.Tensor]:
         """Queue one run on the current CUDA stream, without waiting for it and without a copy.

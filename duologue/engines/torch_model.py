@@ -5,11 +5,13 @@ from pathlib import Path
 import torch
 
 from duologue.engines.torch import TorchGraph
+from duologue.token2wav.config import Token2wavConfig
 from duologue.token2wav.flow import (
     EncoderOffline,
     EncoderStream,
     EstimatorOffline,
     EstimatorStream,
+    Flow,
 )
 from duologue.token2wav.hift import F0Graph, HiftGraph
 from duologue.token2wav.pipeline import EngineSettings, Token2wav
@@ -41,26 +43,33 @@ def engine_of(
     Raises:
         EngineError: there is no such device.
     """
-    model.flow.to(getattr(torch, dtype))
-    source, affine = model.hift.source_weights(), model.flow.spk_embed_affine_layer
-    speaker = (
-        affine.weight.detach().cpu().float().numpy(),
-        affine.bias.detach().cpu().float().numpy(),
+    source = model.hift.source_weights()
+    flow = flow_graphs(model.flow, model.config, device=device, dtype=dtype)
+    f0, hift = (
+        TorchGraph(module(model.hift), *SIGNATURES[name](model.config), device=device)
+        for name, module in (("f0", F0Graph), ("hift", HiftGraph))
     )
+    return Token2wav.over_graphs(model.config, flow, f0, hift, source, settings)
+
+
+def flow_graphs(
+    flow: Flow, config: Token2wavConfig, *, device: str = "cpu", dtype: str = "float32"
+) -> FlowGraphs:
+    """The graphs of a flow in memory; its weights are converted in place."""
+    flow.to(getattr(torch, dtype))
+    affine = flow.spk_embed_affine_layer
     modules = {
-        "encoder_stream": EncoderStream(model.flow),
-        "estimator_stream": EstimatorStream(model.flow),
-        "encoder_offline": EncoderOffline(model.flow),
-        "estimator_offline": EstimatorOffline(model.flow),
-        "f0": F0Graph(model.hift),
-        "hift": HiftGraph(model.hift),
+        "encoder_stream": EncoderStream,
+        "estimator_stream": EstimatorStream,
+        "encoder_offline": EncoderOffline,
+        "estimator_offline": EstimatorOffline,
     }
-    # Without caches a signature has no type of its own.
-    signatures = {name: SIGNATURES[name](model.config, dtype) for name in modules}
     graphs = {
-        name: TorchGraph(module, *signatures[name], device=device)
+        name: TorchGraph(module(flow), *SIGNATURES[name](config, dtype), device=device)
         for name, module in modules.items()
     }
-    f0, hift = graphs.pop("f0"), graphs.pop("hift")
-    flow = FlowGraphs(**graphs, speaker_weight=speaker[0], speaker_bias=speaker[1])
-    return Token2wav.over_graphs(model.config, flow, f0, hift, source, settings)
+    return FlowGraphs(
+        **graphs,
+        speaker_weight=affine.weight.detach().cpu().float().numpy(),
+        speaker_bias=affine.bias.detach().cpu().float().numpy(),
+    )

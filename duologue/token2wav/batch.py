@@ -15,9 +15,12 @@ from typing import TypeVar
 import numpy as np
 
 from duologue.errors import CapacityError, ConfigError, DuologueError, EngineError, UsageError
+from duologue.token2wav.checks import check_samples
+from duologue.token2wav.layout import check_front_end
 from duologue.token2wav.step import (
     FlowStep,
     FlowWork,
+    FrontEndId,
     Handle,
     VocoderStep,
     VocoderWork,
@@ -113,6 +116,7 @@ class Batcher:
         vocoder: Engine of the vocoder.
         max_batch: Sessions in one step.
         max_late_s: How far the engine may be behind before new sessions are refused, seconds.
+        front_end: The models whose voices are taken; None for all.
         clock: Monotonic seconds.
 
     Attributes:
@@ -130,6 +134,7 @@ class Batcher:
         *,
         max_batch: int = 64,
         max_late_s: float = 0.5,
+        front_end: FrontEndId | None = None,
         clock: Callable[[], float] = time.monotonic,
     ):
         if max_batch < 1:
@@ -138,6 +143,7 @@ class Batcher:
         self._vocoder = vocoder
         self._max_batch = max_batch
         self._max_late_s = max_late_s
+        self._front_end = front_end
         self._clock = clock
         self.rate_hz = flow.config.hift.sample_rate_hz
         self.samples_per_token = flow.config.samples_per_token
@@ -164,6 +170,7 @@ class Batcher:
             InputError: the voice does not fit the model.
             UsageError: the batcher is closed.
         """
+        check_front_end(voice, self._front_end)
         with self._changed:
             self._expect_running()
             self._refuse_if_late()
@@ -275,12 +282,14 @@ class Batcher:
         step_s = self._clock() - started_s
         for (session, queue_s, chunk), mel in zip(batch, mels, strict=True):
             result = mel if isinstance(mel, Exception) else next(spoken)
-            if isinstance(result, Exception):
-                known = isinstance(result, DuologueError)
-                error = result if known else EngineError(f"token2wav: {result}")
+            try:
+                if isinstance(result, Exception):
+                    raise result
+                said = Said(check_samples(result), chunk.final, queue_s, step_s)
+            except Exception as reason:
+                known = isinstance(reason, DuologueError)
+                error = reason if known else EngineError(f"token2wav: {reason}")
                 said = Said(np.zeros(0, np.float32), True, queue_s, step_s, error)
-            else:
-                said = Said(result, chunk.final, queue_s, step_s)
             self._deliver(session, said)
 
     def _deliver(self, session: _Session, said: Said) -> None:

@@ -4,9 +4,24 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from duologue.errors import InputError
+from duologue.errors import ConfigError, EngineError, InputError
 from duologue.token2wav.config import Token2wavConfig
-from duologue.token2wav.step import FlowWork, VoicePrompt
+from duologue.token2wav.step import FlowWork, VocoderWork, VoicePrompt
+
+
+def check_whole_tokens(config: Token2wavConfig, **sizes: int) -> None:
+    """Whether sizes in mel frames, by their names, are those of one token or more.
+
+    Raises:
+        ConfigError: one is not.
+    """
+    stride = config.frames_per_token
+    for name, frames in sizes.items():
+        if frames < stride or frames % stride:
+            raise ConfigError(
+                f"{name}: found {frames} frames, expected a multiple of {stride}, "
+                "the frames of a token"
+            )
 
 
 def check_tokens(tokens: np.ndarray, codebook: int, name: str = "tokens") -> np.ndarray:
@@ -40,6 +55,59 @@ def check_tokens(tokens: np.ndarray, codebook: int, name: str = "tokens") -> np.
     return tokens.astype(np.int32)
 
 
+def check_once(work: Sequence[FlowWork] | Sequence[VocoderWork]) -> None:
+    """Whether each session has one chunk.
+
+    Raises:
+        InputError: one has two.
+    """
+    if len({item.handle for item in work}) < len(work):
+        raise InputError("a session has two chunks in one step; put them into two steps")
+
+
+def check_mel(mel: np.ndarray, bins: int) -> np.ndarray:
+    """Mel as float32 [frames, bins].
+
+    Raises:
+        InputError: not such an array of numbers, or one is not finite in float32.
+    """
+    try:
+        mel = np.asarray(mel)
+    except ValueError as error:
+        raise InputError(f"mel: found no array ({error}), expected [frames, {bins}]") from error
+    check_mel_shape(mel.shape, bins)
+    if mel.dtype.kind not in "fiu":
+        raise InputError(f"mel: found {mel.dtype}, expected float32")
+    with np.errstate(over="ignore"):
+        mel = mel.astype(np.float32)
+    if not np.isfinite(mel).all():
+        raise InputError("mel: found values that are not finite in float32; take what a flow gave")
+    return mel
+
+
+def check_samples(samples: np.ndarray) -> np.ndarray:
+    """What an engine gave for a chunk, if it is sound: a listener's ear is no place for NaN.
+
+    Raises:
+        EngineError: a sample is not finite.
+    """
+    if not np.isfinite(samples).all():
+        raise EngineError(
+            "the engine gave samples that are not finite; try another precision or engine"
+        )
+    return samples
+
+
+def check_mel_shape(shape: Sequence[int], bins: int) -> None:
+    """Whether an array is a mel of so many bins.
+
+    Raises:
+        InputError: it is not.
+    """
+    if len(shape) != 2 or shape[1] != bins:
+        raise InputError(f"mel: found shape {list(shape)}, expected [frames, {bins}]")
+
+
 def check_chunks(work: Sequence[FlowWork], config: Token2wavConfig) -> list[tuple[np.ndarray, int]]:
     """The tokens of each chunk, int32 [n], and how many of them it speaks.
 
@@ -47,8 +115,7 @@ def check_chunks(work: Sequence[FlowWork], config: Token2wavConfig) -> list[tupl
         InputError: a token is outside the codebook, a chunk has nothing to speak, or a session has
             two chunks.
     """
-    if len({item.handle for item in work}) < len(work):
-        raise InputError("a session has two chunks in one step; put them into two steps")
+    check_once(work)
     chunks = []
     for item in work:
         tokens = check_tokens(item.tokens, config.flow.vocab_size)
@@ -62,17 +129,28 @@ def check_chunks(work: Sequence[FlowWork], config: Token2wavConfig) -> list[tupl
     return chunks
 
 
-def check_voice(voice: VoicePrompt, config: Token2wavConfig) -> None:
+def check_voice(voice: VoicePrompt, config: Token2wavConfig, max_frames: int | None = None) -> None:
     """Whether a voice fits the model.
 
+    Args:
+        voice: The voice.
+        config: Sizes of the model.
+        max_frames: Mel frames of the longest prompt; None if none is too long.
+
     Raises:
-        InputError: too short, of other types or sizes, or not finite in float32.
+        InputError: too short, too long, of other types or sizes, or not finite in float32.
     """
     tokens = check_tokens(voice.tokens, config.flow.vocab_size, "tokens of the voice")
     if len(tokens) < config.look_ahead:
         raise InputError(
             f"voice: found {len(tokens)} tokens, expected at least {config.look_ahead}; "
             "record a few seconds of speech"
+        )
+    bins, frames = config.flow.output_size, config.frames_per_token * len(tokens)
+    if max_frames is not None and frames > max_frames:
+        raise InputError(
+            f"voice: found {frames} frames, expected at most {max_frames}; "
+            "take a shorter clip, or make the engine with a larger max_prompt"
         )
     for name, array in (("mel", voice.mel), ("embedding", voice.embedding)):
         if not isinstance(array, np.ndarray) or not np.issubdtype(array.dtype, np.floating):
@@ -81,7 +159,6 @@ def check_voice(voice: VoicePrompt, config: Token2wavConfig) -> None:
                 f"{name} of the voice: found {kind}, expected a numpy array of float32; "
                 "make the voice again from its clip"
             )
-    bins, frames = config.flow.output_size, config.frames_per_token * len(tokens)
     if voice.mel.shape[1:] != (bins,) or abs(len(voice.mel) - frames) > config.frames_per_token:
         raise InputError(
             f"mel of the voice: found {list(voice.mel.shape)}, expected [about {frames}, {bins}] "

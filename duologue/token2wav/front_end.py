@@ -17,10 +17,9 @@ from duologue.audio.whisper_mel import log_mel
 from duologue.engines.graph import Graph
 from duologue.engines.onnx import OnnxGraph
 from duologue.errors import ModelError
-from duologue.token2wav.step import VoicePrompt
+from duologue.token2wav.layout import SPEAKER, TOKENIZER, check_files, name_front_end
+from duologue.token2wav.step import FrontEndId, VoicePrompt
 
-TOKENIZER_FILE = "speech_tokenizer_v2_25hz.onnx"
-SPEAKER_FILE = "campplus.onnx"
 TOKEN_RATE_HZ = 25
 FRAMES_PER_TOKEN = 4
 """Frames of the tokenizer's mel, 100 a second."""
@@ -37,34 +36,31 @@ class VoiceFrontEnd:
     Attributes:
         tokenizer: S3 speech tokenizer: log-mel [1, 128, T] and its length [1] to codes.
         speaker: CAM++: filter banks [1, T, 80] to an embedding.
-        digest: Hash of the two.
+        id: Names the two.
     """
 
     tokenizer: Graph
     speaker: Graph
-    digest: str
+    id: FrontEndId
 
     @classmethod
     def load(cls, folder: Path, *, threads: int = 1) -> "VoiceFrontEnd":
         """The two models in a folder of the public layout (stepfun-ai/Step-Audio-2-mini).
 
         Raises:
-            ModelError: a file is missing.
+            ModelError: a file is missing, or is another model.
             EngineError: ONNX Runtime cannot load one.
         """
-        paths = [folder / TOKENIZER_FILE, folder / SPEAKER_FILE]
-        missing = [path.name for path in paths if not path.is_file()]
-        if missing:
-            raise ModelError(
-                f"{folder}: found no {' and no '.join(missing)}; expected the folder token2wav of "
-                "a Step-Audio 2 model"
-            )
-        digest = hashlib.sha256()
-        for path in paths:
-            with path.open("rb") as file:
-                digest.update(hashlib.file_digest(file, "sha256").digest())
-        tokenizer, speaker = (OnnxGraph(path, threads=threads) for path in paths)
-        return cls(tokenizer, speaker, digest.hexdigest())
+        names = TOKENIZER, SPEAKER
+        check_files(folder, names, "the folder token2wav of a Step-Audio 2 model")
+        tokenizer, speaker = (OnnxGraph(folder / name, threads=threads) for name in names)
+        for name, graph, count in ((TOKENIZER, tokenizer, 2), (SPEAKER, speaker, 1)):
+            if len(graph.inputs) != count:
+                raise ModelError(
+                    f"{folder / name} takes {len(graph.inputs)} inputs, expected {count}; "
+                    "it is another model"
+                )
+        return cls(tokenizer, speaker, name_front_end(folder))
 
     def listen(self, clip: Clip) -> VoicePrompt:
         """The voice of a clip; what is left over of a last token (40 ms) is cut off.
@@ -82,7 +78,8 @@ class VoiceFrontEnd:
         tokens = tokenize(self.tokenizer, log_mel(speech, n_mels=128))
         mel = flow_mel(at(FLOW_RATE_HZ))
         embedding = embed(self.speaker, fbank(speech))
-        return VoicePrompt(tokens, mel, embedding, voice_digest(tokens, mel, embedding))
+        digest = voice_digest(tokens, mel, embedding)
+        return VoicePrompt(tokens, mel, embedding, digest, self.id)
 
 
 def voice_digest(*arrays: np.ndarray) -> str:

@@ -11,9 +11,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from duologue.errors import CapacityError, ConfigError, InputError
+from duologue.errors import InputError
 from duologue.token2wav import noise
-from duologue.token2wav.checks import check_chunks, check_tokens, check_voice
+from duologue.token2wav.checks import (
+    check_chunks,
+    check_tokens,
+    check_voice,
+    check_whole_tokens,
+)
 from duologue.token2wav.config import Token2wavConfig
 from duologue.token2wav.prompts import Shared
 from duologue.token2wav.solver import FlowGraphs, Row, Solver
@@ -48,8 +53,8 @@ class GraphFlow:
     The noise of a frame depends on the utterance's seed and on the frame's index, 0 being the first
     frame behind the prompt, both in `step` and `offline`. That of the prompt is a fixed one.
 
-    Any thread may call any method. `step`, `offline` and the `open` of a new voice take turns;
-    `close` waits for nobody.
+    Any thread may call any method. Steps take turns; what needs no session's state, the caches of a
+    new voice and whole utterances, is computed beside them.
 
     Args:
         graphs: The graphs, of any engine.
@@ -57,9 +62,10 @@ class GraphFlow:
         capacity: Sessions at once.
         window: Mel frames of its own past that a session attends to.
         voices: Voices kept ready when nobody uses them.
+        max_prompt: Mel frames of the longest prompt of a session, 30 s.
 
     Raises:
-        ConfigError: the window does not hold whole tokens.
+        ConfigError: a size that does not hold whole tokens.
     """
 
     def __init__(
@@ -70,15 +76,12 @@ class GraphFlow:
         capacity: int = 8,
         window: int = 100,
         voices: int = 8,
+        max_prompt: int = 1500,
     ):
-        if window < 1 or window % config.frames_per_token:
-            raise ConfigError(
-                f"window: found {window} frames, "
-                f"expected a multiple of {config.frames_per_token}, the frames of a token"
-            )
+        check_whole_tokens(config, window=window, max_prompt=max_prompt)
         self.config = config
         self._solver = Solver(graphs, config)
-        self._window = window
+        self._window, self._max_prompt = window, max_prompt
         self._prompts: Shared[Memory] = Shared(voices)
         self._slots = Slots(capacity)
         self._sessions: dict[Handle, Session] = {}
@@ -93,16 +96,11 @@ class GraphFlow:
             InputError: the voice does not fit the model, or the seed is out of range.
         """
         noise.key(seed)
-        check_voice(voice, self.config)
+        check_voice(voice, self.config, self._max_prompt)
         with self._table:
             handle = self._slots.take()
-        if handle is None:
-            raise CapacityError(
-                f"all {self._slots.capacity} sessions are taken; close one, or try again later"
-            )
         try:
-            with self._running:
-                prompt = self._prompts.get(voice.digest, lambda: self._listen(voice))
+            prompt = self._prompts.get(voice.digest, lambda: self._listen(voice))
         except BaseException:
             self.close(handle)
             raise
@@ -201,9 +199,7 @@ class GraphFlow:
         """
         if not utterances:
             return []
-        rows = [self._whole(*utterance) for utterance in utterances]
-        with self._running:
-            mels = self._solver.whole(rows)
+        mels = self._solver.whole([self._whole(*utterance) for utterance in utterances])
         prompts = [self.config.frames_per_token * len(voice.tokens) for _, voice, _ in utterances]
         return [mel[prompt:] for mel, prompt in zip(mels, prompts, strict=True)]
 

@@ -1,5 +1,6 @@
 """Prompt caches, shared by every session of a voice."""
 
+import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
@@ -12,7 +13,8 @@ class Shared(Generic[T]):
     """Keeps the `size` values used last, and finds any that a session still holds.
 
     A value pushed out stays as long as somebody holds it, and is found again until then: no voice
-    is ever in memory twice.
+    is ever in memory twice. Any thread may ask: one value is made at a time, and who asks for one
+    that is there does not wait for it.
 
     Args:
         size: How many values to keep for later.
@@ -22,14 +24,20 @@ class Shared(Generic[T]):
         self._size = size
         self._recent: OrderedDict[str, T] = OrderedDict()
         self._alive: weakref.WeakValueDictionary[str, T] = weakref.WeakValueDictionary()
+        self._making = threading.Lock()
+        self._table = threading.Lock()
 
     def get(self, digest: str, make: Callable[[], T]) -> T:
-        """The value of a digest, made now if nobody has it; not for several threads at once."""
+        """The value of a digest, made now if nobody has it."""
         value = self._alive.get(digest)
         if value is None:
-            value = self._alive[digest] = make()
-        self._recent[digest] = value
-        self._recent.move_to_end(digest)
-        if len(self._recent) > self._size:
-            self._recent.popitem(last=False)
+            with self._making:
+                value = self._alive.get(digest)
+                if value is None:
+                    value = self._alive[digest] = make()
+        with self._table:
+            self._recent[digest] = value
+            self._recent.move_to_end(digest)
+            if len(self._recent) > self._size:
+                self._recent.popitem(last=False)
         return value

@@ -18,6 +18,8 @@ from duologue.token2wav.window import Advance, Memory, Window, collate, distance
 class FlowGraphs:
     """The four graphs of a flow (see `ports`), and the weights that lie in none of them.
 
+    Several threads run a graph at once; one that cannot do that takes turns inside.
+
     Attributes:
         encoder_stream: One chunk of tokens to mu.
         estimator_stream: The velocity of one chunk.
@@ -67,8 +69,7 @@ class Solver:
 
     def speaker(self, embedding: np.ndarray) -> np.ndarray:
         """A speaker embedding [spk_embed_dim] as the estimator takes it, float32 [mel_bins]."""
-        unit = embedding.astype(np.float32) / max(float(np.linalg.norm(embedding)), 1e-12)
-        return self._graphs.speaker_weight @ unit + self._graphs.speaker_bias
+        return self._graphs.speaker_weight @ unit_norm(embedding) + self._graphs.speaker_bias
 
     def blank(self, tokens: int) -> Memory:
         """The memory of nothing yet, with room for so many tokens and their frames."""
@@ -190,6 +191,12 @@ class Solver:
             velocity = (1 + self._guidance) * with_condition - self._guidance * without
             x = x + dt * velocity
         return x
+
+
+def unit_norm(embedding: np.ndarray) -> np.ndarray:
+    """A vector at length 1, float32; in float64 in between, which no float32 overflows."""
+    wide = embedding.astype(np.float64)
+    return (wide / max(float(np.linalg.norm(wide)), 1e-12)).astype(np.float32)
 
 
 def _blank(graph: Graph, name: str, steps: tuple[int, ...] = ()) -> np.ndarray:

@@ -10,7 +10,24 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from duologue.errors import CapacityError
 from duologue.token2wav.config import Token2wavConfig
+
+
+@dataclass(frozen=True, slots=True)
+class FrontEndId:
+    """Names the models that made a voice.
+
+    Attributes:
+        name: Where they lay, "Step-Audio-2-mini/token2wav"; for people.
+        digest: Hash of their files, in hexadecimal, which alone is compared.
+    """
+
+    name: str
+    digest: str
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.digest[:12]})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +40,14 @@ class VoicePrompt:
             `frames_per_token * n_tokens` by up to 2 frames (the two front ends round differently).
         embedding: Speaker embedding, float32 [spk_embed_dim], not normalised.
         digest: Hash of the three; equal voices share their caches.
+        front_end: The models that made it; None if nobody knows.
     """
 
     tokens: np.ndarray
     mel: np.ndarray
     embedding: np.ndarray
     digest: str
+    front_end: FrontEndId | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +148,16 @@ class Slots:
     def __post_init__(self):
         self._free = list(range(self.capacity))[::-1]
 
-    def take(self) -> Handle | None:
-        """A free slot, or None if all are taken."""
+    def take(self) -> Handle:
+        """A free slot.
+
+        Raises:
+            CapacityError: every slot is taken.
+        """
         if not self._free:
-            return None
+            raise CapacityError(
+                f"all {self.capacity} sessions are taken; close one, or try again later"
+            )
         slot = self._free.pop()
         self._count += 1
         self.generations[slot] = self._count

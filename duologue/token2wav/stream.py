@@ -4,13 +4,14 @@ What a listener hears does not depend on how the tokens were handed over, only o
 voice, the seed and the schedule; `UtteranceLog` holds these, and `replay` speaks them again.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 
 import numpy as np
 
 from duologue.errors import ConfigError, InputError, UsageError
-from duologue.token2wav.checks import check_tokens
+from duologue.token2wav.checks import check_samples, check_tokens
 from duologue.token2wav.step import FlowStep, FlowWork, VocoderStep, VocoderWork, VoicePrompt
 
 
@@ -25,7 +26,8 @@ class Schedule:
     sizes: tuple[int, ...] = (12, 15, 25)
 
     def __post_init__(self):
-        if not self.sizes or min(self.sizes) < 1:
+        sizes = self.sizes if isinstance(self.sizes, Sequence) else ()
+        if not sizes or not all(isinstance(size, Integral) and size >= 1 for size in sizes):
             raise ConfigError(
                 f"chunk sizes: found {self.sizes}, expected one or more of 1 token up"
             )
@@ -152,7 +154,7 @@ class Utterance:
         """
         self._expect_open()
         chunks = self._chunker.push(tokens)
-        self.log.tokens.extend(int(token) for token in tokens)
+        self.log.tokens.extend(np.asarray(tokens).tolist())
         return self._speak(chunks)
 
     def finish(self) -> np.ndarray:
@@ -179,7 +181,7 @@ class Utterance:
             for chunk in chunks:
                 [mel] = self._flow.step([FlowWork(self._flow_handle, chunk.tokens, chunk.final)])
                 work = VocoderWork(self._vocoder_handle, mel, chunk.final)
-                samples += self._vocoder.step([work])
+                samples += map(check_samples, self._vocoder.step([work]))
         except BaseException:
             # What follows a lost chunk would not be the utterance any more.
             self.cancel()

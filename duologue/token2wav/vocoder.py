@@ -21,12 +21,15 @@ from typing import Literal
 import numpy as np
 
 from duologue.engines.graph import Graph
-from duologue.errors import CapacityError, ConfigError, InputError
+from duologue.errors import ConfigError, InputError
 from duologue.token2wav import noise
+from duologue.token2wav.checks import check_mel, check_once
 from duologue.token2wav.config import HiftConfig
 from duologue.token2wav.receptive_field import receptive_field
 from duologue.token2wav.source import Source, SourceWeights
 from duologue.token2wav.step import Handle, Slots, VocoderWork
+
+Mode = Literal["exact", "early"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +85,7 @@ class _Window:
 class Vocoder:
     """The `VocoderStep` of any engine that runs the graphs `f0` and `hift`, on numpy arrays.
 
-    Any thread may call any method. `step` and `offline` take turns; `close` waits for nobody.
+    Any thread may call any method. Steps take turns; whole utterances are made beside them.
 
     Args:
         config: Of the model in the graphs.
@@ -105,7 +108,7 @@ class Vocoder:
         weights: SourceWeights,
         *,
         capacity: int,
-        mode: Literal["exact", "early"] = "exact",
+        mode: Mode = "exact",
         early_frames: int = 8,
     ):
         if early_frames < 1:
@@ -139,10 +142,6 @@ class Vocoder:
         state = self._new_state(seed)
         with self._table:
             handle = self._slots.take()
-            if handle is None:
-                raise CapacityError(
-                    f"all {self._slots.capacity} sessions are taken; close one, or try again later"
-                )
             self._states[handle] = state
         return handle
 
@@ -159,8 +158,7 @@ class Vocoder:
             InputError: mel of another shape, or a session has two chunks.
             EngineError: a graph failed.
         """
-        if len({item.handle for item in work}) < len(work):
-            raise InputError("a session has two chunks in one step; put them into two steps")
+        check_once(work)
         samples = [_NO_SAMPLES] * len(work)
         with self._running:
             windows = {
@@ -227,8 +225,7 @@ class Vocoder:
             place: self._window(self._new_state(seed), mel, final=True)
             for place, (mel, seed) in enumerate(zip(mels, seeds, strict=True))
         }
-        with self._running:
-            made = self._run(windows)
+        made = self._run(windows)
         return [made[place][1] if place in made else _NO_SAMPLES for place in windows]
 
     def _new_state(self, seed: int) -> VocoderState:
@@ -242,12 +239,7 @@ class Vocoder:
         return max(0, start - self._field.f0), start
 
     def _window(self, state: VocoderState, mel: np.ndarray, *, final: bool) -> _Window:
-        mel = np.asarray(mel, np.float32)
-        if mel.ndim != 2 or mel.shape[1] != self._config.mel_bins:
-            raise InputError(
-                f"mel: found shape {list(mel.shape)}, expected [frames, {self._config.mel_bins}]"
-            )
-        mel = np.concatenate([state.mel, mel])
+        mel = np.concatenate([state.mel, check_mel(mel, self._config.mel_bins)])
         first, start = self._bounds(state.emitted)
         frames = first + len(mel)
         settled = frames if final else max(state.emitted, frames - self.hold_back)

@@ -1,15 +1,13 @@
-"""Checkpoints of token2wav: the public layout, our own, and random weights.
+"""Checkpoints of token2wav: the public layout, our own (see `layout`), and random weights."""
 
-The public layout (stepfun-ai/Step-Audio-2-mini, folder token2wav) is flow.yaml, flow.pt and
-hift.pt. Ours is config.json and model.safetensors, which hold the whole model.
-"""
-
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from pydantic import ValidationError
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -17,8 +15,18 @@ from duologue.errors import ConfigError, ModelError
 from duologue.token2wav.config import PRESETS, HiftConfig, Token2wavConfig, load_flow_yaml
 from duologue.token2wav.flow import Flow
 from duologue.token2wav.hift import HiFT
+from duologue.token2wav.layout import (
+    CONFIG,
+    FLOW,
+    FLOW_YAML,
+    HIFT,
+    TENSORS,
+    check_checkpoint,
+    find_front_end,
+    front_end_metadata,
+)
+from duologue.token2wav.step import FrontEndId
 
-CONFIG, TENSORS = "config.json", "model.safetensors"
 HIFT_PREFIX = "generator."
 MAGNITUDE = (".parametrizations.weight.original0", ".weight_g")
 DIRECTION = (".parametrizations.weight.original1", ".weight_v")
@@ -46,24 +54,18 @@ def load(folder: Path, hift: HiftConfig | None = None) -> Model:
             misshapen, not floating point or not finite.
         ConfigError: flow.yaml or config.json is not valid.
     """
+    check_checkpoint(folder)
     if (folder / CONFIG).is_file():
         config = _read_config(folder / CONFIG)
         tensors = _read_tensors(folder / TENSORS)
-    elif (folder / "flow.yaml").is_file():
-        config = Token2wavConfig(
-            flow=load_flow_yaml(folder / "flow.yaml"), hift=hift or HiftConfig()
-        )
+    else:
+        config = Token2wavConfig(flow=load_flow_yaml(folder / FLOW_YAML), hift=hift or HiftConfig())
         vocoder = {
             name.removeprefix(HIFT_PREFIX): value
-            for name, value in _read_tensors(folder / "hift.pt").items()
+            for name, value in _read_tensors(folder / HIFT).items()
         }
-        tensors = {f"flow.{name}": t for name, t in _read_tensors(folder / "flow.pt").items()}
+        tensors = {f"flow.{name}": t for name, t in _read_tensors(folder / FLOW).items()}
         tensors |= {f"hift.{name}": t for name, t in fold_weight_norm(vocoder).items()}
-    else:
-        raise ModelError(
-            f"{folder} holds neither {CONFIG} nor flow.yaml; expected a token2wav checkpoint: "
-            f"{CONFIG} and {TENSORS}, or flow.yaml, flow.pt and hift.pt"
-        )
     model = _blank(config)
     _fill(_whole(model), tensors, folder)
     return model
@@ -71,15 +73,30 @@ def load(folder: Path, hift: HiftConfig | None = None) -> Model:
 
 def convert(source: Path, target: Path, hift: HiftConfig | None = None) -> None:
     """Write a checkpoint of either layout in ours; arguments and errors are those of `load`."""
-    save(load(source, hift), target)
+    save(load(source, hift), target, find_front_end(source))
 
 
-def save(model: Model, folder: Path) -> None:
-    """Write a model in our layout, the configuration last: a folder that has it is whole."""
-    folder.mkdir(parents=True, exist_ok=True)
+def save(model: Model, folder: Path, front_end: FrontEndId | None = None) -> None:
+    """Write a model in our layout, the configuration last: a folder that has it is whole.
+
+    Args:
+        model: It may have been loaded from this very folder.
+        folder: Made if it is not there.
+        front_end: The models whose voices it takes.
+
+    Raises:
+        ModelError: the folder cannot be written.
+    """
     tensors = {name: t.contiguous() for name, t in _whole(model).state_dict().items()}
-    save_file(tensors, folder / TENSORS)
-    (folder / CONFIG).write_text(model.config.model_dump_json(indent=1), encoding="utf-8")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".") as aside:
+            save_file(tensors, Path(aside, TENSORS), front_end_metadata(front_end))
+            (folder / CONFIG).unlink(missing_ok=True)
+            Path(aside, TENSORS).replace(folder / TENSORS)
+        (folder / CONFIG).write_text(model.config.model_dump_json(indent=1), encoding="utf-8")
+    except (OSError, SafetensorError) as error:
+        raise ModelError(f"{folder} cannot be written: {error}; choose another folder") from error
 
 
 def load_preset(name: str, seed: int) -> Model:

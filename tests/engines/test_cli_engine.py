@@ -7,7 +7,8 @@ from typer.testing import CliRunner
 
 from duologue.cli_engine import engine_app
 from duologue.engines.plans import find_plans
-from duologue.errors import ConfigError, DuologueError, EngineError, ModelError, UsageError
+from duologue.errors import DuologueError, EngineError, ModelError, UsageError
+from duologue.token2wav.weights import load_preset, save
 
 
 @pytest.fixture
@@ -92,10 +93,23 @@ BUILD = ("build", "--dir", "engines", "--graph")
     [
         ((*BUILD, "f0"), UsageError, "expected one of --preset and --model"),
         ((*BUILD, "f0", "--preset", "tiny", "--model", "x"), UsageError, "expected one of"),
-        ((*BUILD, "f0", "--preset", "huge"), ConfigError, "unknown preset 'huge'"),
+        (
+            (*BUILD, "f0", "--preset", "huge"),
+            UsageError,
+            "preset 'huge'; expected one of",
+        ),
         ((*BUILD, "f0", "--model", "/absent"), ModelError, "/absent holds neither"),
         ((*BUILD, "f1", "--preset", "tiny"), UsageError, "graph 'f1'; expected one of"),
         ((*BUILD, "f0", "--preset", "tiny", "--backend", "x"), UsageError, "backend 'x'"),
+        ((*BUILD, "f0", "--preset", "tiny", "--precision", "fp8"), UsageError, "precision 'fp8'"),
+        ((*BUILD, "f0", "--preset", "tiny", "--sm", "89"), UsageError, "name no target"),
+        ((*BUILD, "f0", "--preset", "tiny", "--dir", __file__), UsageError, "found a file"),
+        (
+            ("export", "--dir", "d", "--preset", "tiny", "--precision", "bf16"),
+            UsageError,
+            "precision 'bf16'; expected one of fp32, fp16",
+        ),
+        (("export", "--dir", "d", "--model", "/absent"), ModelError, "/absent holds neither"),
         (
             (*BUILD, "f0", "--preset", "tiny", "--backend", "tensorrt_rtx", "--sm", "90"),
             UsageError,
@@ -106,12 +120,23 @@ BUILD = ("build", "--dir", "engines", "--graph")
     ],
 )
 def test_wrong_calls(command, tmp_path, monkeypatch, arguments, kind, text):
+    """They are told at once: torch, which takes seconds to import, is not looked for."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("duologue.cli_engine._weights", None)
     error = command(*arguments)[1]
     assert isinstance(error, kind)
     assert text in str(error)
     assert error.exit_code == (2 if issubclass(kind, UsageError) else 4)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_checkpoint_is_not_exported_over_itself(command, tmp_path):
+    save(load_preset("tiny", 1), tmp_path)
+    before = sorted(path.name for path in tmp_path.iterdir())
+    error = command("export", "--model", tmp_path, "--dir", tmp_path / ".")[1]
+    assert isinstance(error, UsageError)
+    assert "the checkpoint's own folder" in str(error)
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
 
 
 def test_export_writes_a_folder(command, tmp_path, monkeypatch):

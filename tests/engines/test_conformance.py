@@ -12,6 +12,8 @@ from duologue.token2wav.pipeline import EngineSettings, Token2wav
 from duologue.token2wav.solver import FlowGraphs
 from duologue.token2wav.step import FlowWork, VocoderWork, VoicePrompt
 from duologue.token2wav.stream import Schedule
+from tests.token2wav.flows import make_tokens as speech
+from tests.token2wav.flows import make_voice as voice
 
 # The first use of an engine exports its graphs.
 pytestmark = pytest.mark.timeout(300)
@@ -50,20 +52,6 @@ def engine(request, weights, plain) -> tuple[Token2wav, float]:
 
     # The phase of the source adds up what half precision does to f0: 6e-3 after 40 tokens.
     return on_gpu(weights.model, SETTINGS), 1e-2
-
-
-def voice(seed: int) -> VoicePrompt:
-    rng = np.random.default_rng(seed)
-    return VoicePrompt(
-        rng.integers(0, 6561, 8).astype(np.int32),
-        rng.normal(-4, 2, (16, 80)).astype(np.float32),
-        rng.normal(size=192).astype(np.float32),
-        f"voice {seed}",
-    )
-
-
-def speech(seed: int, count: int) -> np.ndarray:
-    return np.random.default_rng(seed).integers(0, 6561, count).astype(np.int32)
 
 
 def say(model: Token2wav, tokens: np.ndarray, who: VoicePrompt, seed: int) -> np.ndarray:

@@ -1,6 +1,7 @@
 """Graphs of a tiny model in ONNX against their modules."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,6 @@ from safetensors.numpy import load_file, save_file
 from toy import INPUTS, OUTPUTS, Toy, toy_onnx
 
 from duologue.engines.export import (
-    PRECISIONS,
     ExportedGraph,
     difference,
     export_all,
@@ -23,11 +23,12 @@ from duologue.engines.export import (
 from duologue.engines.graphs import GRAPHS, Weights, sample_inputs
 from duologue.engines.onnx import OnnxGraph
 from duologue.engines.onnx_model import REQUIRED, load_onnx
-from duologue.engines.plans import PlanInfo, PortInfo, Recipe, sha256, store_plan
+from duologue.engines.plans import PRECISIONS, PlanInfo, PortInfo, Recipe, sha256, store_plan
 from duologue.engines.torch import TorchGraph
 from duologue.errors import ConfigError, EngineError, ModelError, UsageError
 from duologue.token2wav.pipeline import load as load_engine
 from duologue.token2wav.ports import SIGNATURES
+from duologue.token2wav.step import FrontEndId
 
 TYPES = {"float32": TensorProto.FLOAT, "int64": TensorProto.INT64}
 HALVES = {"fp16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16}
@@ -196,7 +197,7 @@ def test_unknown_names_are_refused(weights):
         export_graph(weights, "vocoder")
     with pytest.raises(UsageError, match="precision 'int8'; expected one of fp32"):
         export_graph(weights, "f0", "int8")
-    with pytest.raises(UsageError, match="no CPU runs bf16"):
+    with pytest.raises(UsageError, match="precision 'bf16'; expected one of fp32, fp16"):
         export_all(weights, Path("unused"), "bf16")
     with pytest.raises(UsageError, match="put campplus.onnx beside it"):
         export_graph(Weights(weights.model, None), "campplus")
@@ -271,8 +272,14 @@ def test_a_folder_of_graphs_loads_without_torch(tmp_path, weights, monkeypatch, 
     """The files are those of `export_graph`; but for f0 stand-ins, to save the tracing."""
     stand_in(monkeypatch, exported)
     told = []
-    export_all(weights, tmp_path, report=lambda name, difference: told.append(name))
+    made_with = FrontEndId("mini/token2wav", "c0ffee")
+    export_all(
+        replace(weights, front_end=made_with),
+        tmp_path,
+        report=lambda name, difference: told.append(name),
+    )
     assert told == list(GRAPHS)
+    assert load_engine(tmp_path, "onnx").front_end == made_with
     model = load_onnx(tmp_path)
     assert model.config == weights.model.config
     affine = weights.model.flow.spk_embed_affine_layer

@@ -1,6 +1,7 @@
 """The runner of TensorRT plans, over a fake TensorRT that computes at the addresses it is given."""
 
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import fake_tensorrt
 import numpy as np
@@ -68,6 +69,20 @@ def arrays(sizes=SIZES, seed=0):
 
 def tensors(sizes=SIZES, seed=0):
     return {name: torch.from_numpy(array) for name, array in arrays(sizes, seed).items()}
+
+
+def test_runs_of_several_threads_take_turns(graph):
+    inputs = [arrays({"rows": 4, "frames": n, "cached": n}, n) for n in (2, 3, 4, 5)]
+    expected = [graph.run(each) for each in inputs]
+
+    def run(place: int) -> list[dict[str, np.ndarray]]:
+        return [graph.run(inputs[place]) for _ in range(50)]
+
+    with ThreadPoolExecutor(4) as threads:
+        for right, found in zip(expected, threads.map(run, range(4)), strict=True):
+            for result in found:
+                for name in right:
+                    np.testing.assert_array_equal(result[name], right[name])
 
 
 def test_it_equals_torch_whatever_the_size_was_before(graph):

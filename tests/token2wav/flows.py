@@ -1,31 +1,20 @@
 """Tiny flows over torch's graphs, and what to say with them."""
 
 import itertools
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
 
-from duologue.engines.torch import TorchGraph
+from duologue.engines.torch_model import flow_graphs
 from duologue.token2wav.config import TINY, Token2wavConfig
-from duologue.token2wav.flow import (
-    EncoderOffline,
-    EncoderStream,
-    EstimatorOffline,
-    EstimatorStream,
-    Flow,
-)
+from duologue.token2wav.flow import Flow
 from duologue.token2wav.graph_flow import GraphFlow
-from duologue.token2wav.ports import SIGNATURES
 from duologue.token2wav.solver import FlowGraphs
 from duologue.token2wav.step import FlowWork, VoicePrompt
 from duologue.token2wav.weights import load_preset
 
-MODULES = {
-    "encoder_stream": EncoderStream,
-    "estimator_stream": EstimatorStream,
-    "encoder_offline": EncoderOffline,
-    "estimator_offline": EstimatorOffline,
-}
+GRAPHS = ("encoder_stream", "encoder_offline", "estimator_stream", "estimator_offline")
 AHEAD, BINS, CODES = TINY.look_ahead, TINY.flow.output_size, TINY.flow.vocab_size
 FEW_STEPS = TINY.model_copy(
     update={
@@ -51,16 +40,8 @@ class Spy:
 
 
 def graphs_of(flow: Flow, config: Token2wavConfig) -> FlowGraphs:
-    made = {
-        name: Spy(TorchGraph(module(flow), *SIGNATURES[name](config)))
-        for name, module in MODULES.items()
-    }
-    affine = flow.spk_embed_affine_layer
-    return FlowGraphs(
-        **made,
-        speaker_weight=affine.weight.detach().numpy(),
-        speaker_bias=affine.bias.detach().numpy(),
-    )
+    graphs = flow_graphs(flow, config)
+    return replace(graphs, **{name: Spy(getattr(graphs, name)) for name in GRAPHS})
 
 
 @cache

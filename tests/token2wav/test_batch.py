@@ -32,10 +32,7 @@ class ScriptedFlow:
         self.entered = threading.Semaphore(0)
 
     def open(self, voice, seed) -> Handle:
-        handle = self.slots.take()
-        if handle is None:
-            raise CapacityError("all sessions are taken")
-        return handle
+        return self.slots.take()
 
     def step(self, work):
         self.entered.release()
@@ -192,6 +189,23 @@ def test_one_that_fails_spares_the_others(batcher, flow):
         bad_ear.to_the_end()
     with pytest.raises(UsageError, match="over"):
         bad.push(np.arange(3))
+
+
+def test_sound_that_is_not_finite_ends_its_own_utterance_only(batcher, flow, vocoder, monkeypatch):
+    step = vocoder.step
+
+    def overflows_at_21(work):
+        return [np.where(samples == 21, np.inf, samples) for samples in step(work)]
+
+    monkeypatch.setattr(vocoder, "step", overflows_at_21)
+    hold(flow, batcher)
+    good, good_ear = begin(batcher, range(10, 12 + AHEAD))
+    bad, bad_ear = begin(batcher, range(20, 22 + AHEAD))
+    good.finish(), bad.finish()
+    flow.gate.set()
+    assert good_ear.to_the_end().tolist() == list(range(10, 12 + AHEAD))
+    with pytest.raises(EngineError, match="samples that are not finite"):
+        bad_ear.to_the_end()
 
 
 def test_tokens_outside_the_codebook_are_refused_and_the_utterance_goes_on(batcher):

@@ -15,10 +15,10 @@ from duologue.token2wav.flow import (
     EstimatorStream,
     Flow,
 )
-from duologue.token2wav.reference_stream import ReferenceStream, offline
 from duologue.token2wav.step import VoicePrompt
 from duologue.token2wav.weights import random_weights
 from tests.token2wav import reference
+from tests.token2wav.reference_stream import ReferenceStream, offline
 
 AHEAD, STEPS = TINY.look_ahead, 3
 FEW_STEPS = TINY.model_copy(

@@ -2,6 +2,7 @@
 
 import threading
 import weakref
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,8 +10,7 @@ import pytest
 from duologue.errors import CapacityError, ConfigError, EngineError, InputError
 from duologue.token2wav.config import TINY
 from duologue.token2wav.graph_flow import GraphFlow
-from duologue.token2wav.solver import FlowGraphs
-from duologue.token2wav.step import FlowWork, VoicePrompt
+from duologue.token2wav.step import FlowWork
 from tests.token2wav.flows import (
     AHEAD,
     CODES,
@@ -19,19 +19,9 @@ from tests.token2wav.flows import (
     VOICE,
     chunks_of,
     make_tokens,
+    make_voice,
     speak,
-    tiny_graphs,
 )
-
-
-@pytest.fixture
-def graphs() -> FlowGraphs:
-    return tiny_graphs()
-
-
-@pytest.fixture
-def flow(graphs) -> GraphFlow:
-    return GraphFlow(graphs, FEW_STEPS, capacity=4, window=20)
 
 
 def test_voice_is_computed_once_and_read_only(graphs, flow):
@@ -58,6 +48,53 @@ def test_evicted_voice_stays_with_its_session(graphs):
     flow.close(handle)
     flow.close(flow.open(OTHER, 2))
     assert len(graphs.encoder_stream.calls) == 1, "an evicted voice outlived its last session"
+
+
+def test_sessions_do_not_wait_for_a_new_voice(graphs, flow):
+    """They say what they say without one, and voices that are known open at once."""
+    tokens = make_tokens(102, 30)
+    expected = speak(flow, VOICE, 1, tokens, [12])
+    handle, computing, spoken = flow.open(VOICE, 1), threading.Event(), threading.Event()
+    opened = []
+
+    def wait():
+        if threading.current_thread() in openers:
+            computing.set()
+            assert spoken.wait(30)
+
+    # Two sessions want the new voice at once.
+    openers = [
+        threading.Thread(target=lambda: opened.append(flow.open(OTHER, 1))) for _ in range(2)
+    ]
+    graphs.encoder_stream.before = wait
+    graphs.encoder_stream.calls.clear()
+    for opener in openers:
+        opener.start()
+    assert computing.wait(30)
+    mels = []
+
+    def run():
+        mels.extend(flow.step([FlowWork(handle, *part)])[0] for part in chunks_of(tokens, [12]))
+        mels.append(flow.offline([(tokens, VOICE, 1)])[0])
+        flow.close(flow.open(VOICE, 2))
+
+    runner = threading.Thread(target=run, daemon=True)
+    runner.start()
+    runner.join(30)
+    waited = runner.is_alive()
+    spoken.set()
+    for opener in openers:
+        opener.join(30)
+    assert not waited, "sessions waited for the caches of a voice"
+    np.testing.assert_array_equal(np.concatenate(mels[:2]), expected)
+    first, second = (flow.snapshot(handle).prompt for handle in opened)
+    assert first is second
+    assert len(graphs.encoder_stream.calls) == 3, "the caches were computed twice"
+    graphs.encoder_stream.before = lambda: None
+    alone = GraphFlow(graphs, FEW_STEPS, window=20)
+    np.testing.assert_array_equal(
+        flow.step([FlowWork(opened[0], tokens, True)])[0], speak(alone, OTHER, 1, tokens, [])
+    )
 
 
 def test_capacity(flow):
@@ -178,29 +215,53 @@ def test_two_chunks_of_one_session(flow):
         flow.step([work, work])
 
 
-def bad_voice(**changes) -> VoicePrompt:
-    fields = {name: getattr(VOICE, name) for name in ("tokens", "mel", "embedding", "digest")}
-    return VoicePrompt(**(fields | changes))
-
-
 @pytest.mark.parametrize(
-    ("voice", "message"),
+    ("changes", "message"),
     [
-        (bad_voice(tokens=VOICE.tokens[:2]), "found 2 tokens, expected at least 3"),
-        (bad_voice(tokens=VOICE.tokens + CODES), r"tokens of the voice\[0\]: found"),
-        (bad_voice(mel=VOICE.mel[:-3]), r"found \[13, 80\], expected \[about 16, 80\]"),
-        (bad_voice(mel=VOICE.mel.T), r"found \[80, 16\]"),
-        (bad_voice(embedding=VOICE.embedding[None]), r"found \[1, 192\], expected \[192\]"),
-        (bad_voice(mel=VOICE.mel * np.nan), "not finite"),
+        ({"tokens": VOICE.tokens[:2]}, "found 2 tokens, expected at least 3"),
+        ({"tokens": VOICE.tokens + CODES}, r"tokens of the voice\[0\]: found"),
+        ({"mel": VOICE.mel[:-3]}, r"found \[13, 80\], expected \[about 16, 80\]"),
+        ({"mel": VOICE.mel.T}, r"found \[80, 16\]"),
+        ({"embedding": VOICE.embedding[None]}, r"found \[1, 192\], expected \[192\]"),
+        ({"mel": VOICE.mel * np.nan}, "not finite"),
+        ({"mel": VOICE.mel.astype(np.float64) * 1e300}, "not finite"),
+        ({"mel": VOICE.mel.tolist()}, "mel of the voice: found list"),
+        ({"mel": VOICE.mel.astype(object)}, "mel of the voice: found object"),
+        ({"embedding": list(VOICE.embedding)}, "embedding of the voice: found list"),
+        ({"embedding": VOICE.embedding.astype(np.int32)}, "embedding of the voice: found int32"),
     ],
 )
-def test_voice_that_does_not_fit(flow, voice, message):
+def test_voice_that_does_not_fit(flow, changes, message):
     with pytest.raises(InputError, match=message):
-        flow.open(voice, 1)
+        flow.open(replace(VOICE, **changes), 1)
 
 
-def test_seed_and_window_out_of_range(graphs, flow):
-    with pytest.raises(InputError, match="seed: found -1"):
-        flow.open(VOICE, -1)
-    with pytest.raises(ConfigError, match="found 15 frames, expected a multiple of 2"):
-        GraphFlow(graphs, TINY, window=15)
+def test_voice_longer_than_the_longest_prompt(graphs):
+    flow, longest = GraphFlow(graphs, FEW_STEPS, capacity=1, max_prompt=12), make_voice(3, 6)
+    flow.close(flow.open(longest, 1))
+    with pytest.raises(InputError, match=r"found 14 frames, expected at most 12; .* max_prompt"):
+        flow.open(make_voice(3, 7), 1)
+    flow.open(longest, 1)
+
+
+@pytest.mark.parametrize("largest", [1e38, 1e-8])
+def test_the_length_of_an_embedding_does_not_matter(flow, largest):
+    scale = np.float32(largest / np.abs(VOICE.embedding).max())
+    scaled = replace(VOICE, embedding=VOICE.embedding * scale, digest="scaled")
+    tokens = make_tokens(123, 5)
+    np.testing.assert_allclose(
+        speak(flow, scaled, 1, tokens, []), speak(flow, VOICE, 1, tokens, []), atol=1e-4
+    )
+
+
+@pytest.mark.parametrize("seed", [-1, 1 << 64, 1.5, None, "7"])
+def test_seed_that_is_none(flow, seed):
+    with pytest.raises(InputError, match=f"seed: found {seed!r}, expected "):
+        flow.open(VOICE, seed)
+
+
+@pytest.mark.parametrize("size", ["window", "max_prompt"])
+@pytest.mark.parametrize("frames", [0, 15, -2])
+def test_sizes_that_hold_no_whole_tokens(graphs, size, frames):
+    with pytest.raises(ConfigError, match=f"{size}: found {frames} frames, expected a multiple of"):
+        GraphFlow(graphs, TINY, **{size: frames})

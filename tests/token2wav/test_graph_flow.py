@@ -2,18 +2,15 @@
 
 import gc
 import tracemalloc
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from duologue.errors import InputError
 from duologue.token2wav import noise
 from duologue.token2wav.config import TINY
 from duologue.token2wav.flow import Flow
 from duologue.token2wav.graph_flow import GraphFlow
-from duologue.token2wav.solver import FlowGraphs
 from duologue.token2wav.step import FlowWork, VoicePrompt
 from tests.token2wav import reference
 from tests.token2wav.flows import (
@@ -27,20 +24,8 @@ from tests.token2wav.flows import (
     make_tokens,
     make_voice,
     speak,
-    tiny_graphs,
 )
 from tests.token2wav.untrimmed import Untrimmed
-
-
-@pytest.fixture
-def graphs() -> FlowGraphs:
-    return tiny_graphs()
-
-
-@pytest.fixture
-def flow(graphs) -> GraphFlow:
-    return GraphFlow(graphs, FEW_STEPS, capacity=4, window=20)
-
 
 # Against the public reference.
 
@@ -250,27 +235,6 @@ def test_utterance_shorter_than_the_look_ahead(flow, n):
     mel = speak(flow, VOICE, 1, make_tokens(92, n), [])
     assert mel.shape == (2 * n, BINS)
     assert np.isfinite(mel).all()
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"mel": VOICE.mel.tolist()},
-        {"mel": VOICE.mel.astype(object)},
-        {"embedding": list(VOICE.embedding)},
-        {"embedding": VOICE.embedding.astype(np.int32)},
-        {"mel": VOICE.mel.astype(np.float64) * 1e300},
-    ],
-)
-def test_voice_of_another_type(flow, changes):
-    with pytest.raises(InputError, match=r"voice: found (list|object|int32|values that are not)"):
-        flow.open(replace(VOICE, **changes), 1)
-
-
-@pytest.mark.parametrize("seed", [1.5, None, "7"])
-def test_seed_that_is_no_whole_number(flow, seed):
-    with pytest.raises(InputError, match=f"seed: found {seed!r}, expected a whole number"):
-        flow.open(VOICE, seed)
 
 
 def test_a_seed_of_numpy_is_that_number():

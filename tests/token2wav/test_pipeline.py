@@ -1,30 +1,23 @@
 """The main path on a tiny model: offline, streamed, replayed, and many at once."""
 
+import subprocess
+import sys
 from queue import Queue
 
 import numpy as np
 import pytest
 
 from duologue.engines.torch_model import engine_of
-from duologue.errors import ConfigError, EngineError, UsageError
+from duologue.errors import ConfigError, EngineError, InputError, UsageError
 from duologue.token2wav.config import TINY
 from duologue.token2wav.pipeline import EngineSettings, Token2wav, load
 from duologue.token2wav.step import VoicePrompt
 from duologue.token2wav.stream import Schedule, replay
 from duologue.token2wav.weights import load_preset, save
+from tests.token2wav.flows import make_tokens as speech
+from tests.token2wav.flows import make_voice as voice
 
 SCHEDULE = Schedule((4, 6))
-
-
-def voice(seed: int) -> VoicePrompt:
-    rng = np.random.default_rng(seed)
-    mel = rng.normal(-4, 2, (16, TINY.flow.output_size)).astype(np.float32)
-    tokens = rng.integers(0, TINY.flow.vocab_size, 8).astype(np.int32)
-    return VoicePrompt(tokens, mel, rng.normal(size=192).astype(np.float32), f"voice {seed}")
-
-
-def speech(seed: int, tokens: int) -> np.ndarray:
-    return np.random.default_rng(seed).integers(0, TINY.flow.vocab_size, tokens)
 
 
 @pytest.fixture(scope="module")
@@ -101,3 +94,37 @@ def test_a_checkpoint_is_loaded_by_the_engines_name(tmp_path, model):
     np.testing.assert_allclose(samples, expected, atol=1e-5)
     with pytest.raises(ConfigError, match="did you mean 'torch'"):
         load(tmp_path, "troch")
+
+
+@pytest.mark.parametrize("name", ["sessions", "batch", "window", "voices", "max_prompt", "threads"])
+@pytest.mark.parametrize("value", [0, -1, 1.5, "2", None])
+def test_settings_that_are_no_number(name, value):
+    with pytest.raises(ConfigError, match=f"{name}: found {value!r}, expected a whole number"):
+        EngineSettings(**{name: value})
+
+
+def test_an_unknown_mode():
+    with pytest.raises(ConfigError, match="mode: found 'erly', expected exact or early"):
+        EngineSettings(mode="erly")  # pyright: ignore
+
+
+def test_the_longest_prompt_is_a_setting():
+    model = engine_of(load_preset("tiny", 3), EngineSettings(max_prompt=14))
+    with pytest.raises(InputError, match="found 16 frames, expected at most 14"):
+        model.utterance(voice(1), 1)
+
+
+def test_an_engine_that_is_not_installed_names_the_extra():
+    script = """
+import sys
+sys.modules["torch"] = None
+from pathlib import Path
+from duologue.errors import EngineError
+from duologue.token2wav.pipeline import ENGINES, load
+for engine in set(ENGINES) - {"onnx"}:
+    try:
+        load(Path("."), engine)
+    except EngineError as error:
+        assert str(error) == f"the engine {engine!r} needs torch; run: pip install -e '.[torch]'"
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)

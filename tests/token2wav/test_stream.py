@@ -115,7 +115,7 @@ def test_a_chunk_is_ready_with_its_last_token():
     assert len(chunk.tokens) == 4 + AHEAD
 
 
-@pytest.mark.parametrize("sizes", [(), (5, 0)])
+@pytest.mark.parametrize("sizes", [(), (5, 0), (1.5,), ("3",), ((4,),), 5, None])
 def test_schedule_that_is_none(sizes):
     with pytest.raises(ConfigError, match="chunk sizes: found"):
         Schedule(sizes)
@@ -175,6 +175,15 @@ def test_an_ended_utterance_takes_no_more(flow, vocoder, end):
 def test_an_error_frees_both(flow, vocoder):
     vocoder.breaks = True
     with pytest.raises(EngineError), Utterance(flow, vocoder, VOICE, 5) as utterance:
+        utterance.push(np.arange(30))
+    assert not flow.open_handles
+    assert not vocoder.open_handles
+
+
+def test_sound_that_is_not_finite_is_never_heard(flow, vocoder, monkeypatch):
+    monkeypatch.setattr(vocoder, "step", lambda work: [np.array([0.1, np.nan], np.float32)])
+    utterance = Utterance(flow, vocoder, VOICE, 5)
+    with pytest.raises(EngineError, match="samples that are not finite"):
         utterance.push(np.arange(30))
     assert not flow.open_handles
     assert not vocoder.open_handles

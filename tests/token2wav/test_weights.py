@@ -168,13 +168,10 @@ def test_code_in_a_checkpoint_is_refused(folder, tmp_path):
 
 @reference.available
 @pytest.mark.parametrize(
-    "content", [b"", b"no checkpoint", b"hello", b"\x80\x02X\x02\0\0\0\xff\xff.", None]
+    "content", [b"", b"no checkpoint", b"hello", b"\x80\x02X\x02\0\0\0\xff\xff."]
 )
 def test_damaged_files(folder, content):
-    if content is None:
-        (folder / "hift.pt").unlink()
-    else:
-        (folder / "hift.pt").write_bytes(content)
+    (folder / "hift.pt").write_bytes(content)
     with pytest.raises(ModelError, match=r"hift\.pt cannot be read"):
         load(folder, SMALL_HIFT)
 
@@ -212,6 +209,36 @@ def test_values_that_are_no_weights(tmp_path, change, says):
     save_file(tensors, tmp_path / "model.safetensors")
     with pytest.raises(ModelError, match=says):
         load(tmp_path)
+
+
+def test_a_model_is_converted_in_place(tmp_path):
+    """Its tensors are read from the file that is written."""
+    before = load_preset("tiny", 1)
+    save(before, tmp_path)
+    convert(tmp_path, tmp_path)
+    after = load(tmp_path)
+    for old, new in zip(before[1:], after[1:], strict=True):
+        for name, tensor in old.state_dict().items():
+            assert torch.equal(tensor, new.state_dict()[name])
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["config.json", "model.safetensors"]
+
+
+def test_a_write_that_fails_leaves_no_half_model(tmp_path, monkeypatch):
+    def full(tensors, path, metadata):
+        path.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    model = load_preset("tiny", 1)
+    save(model, tmp_path / "old")
+    monkeypatch.setattr("duologue.token2wav.weights.save_file", full)
+    for name in ("old", "new"):
+        with pytest.raises(ModelError, match="No space left on device; choose another folder"):
+            save(model, tmp_path / name)
+    assert not list((tmp_path / "new").iterdir())
+    load(tmp_path / "old")
+    (tmp_path / "file").touch()
+    with pytest.raises(ModelError, match="cannot be written"):
+        save(model, tmp_path / "file")
 
 
 def test_empty_folder(tmp_path):

@@ -21,11 +21,16 @@ from duologue.engines.cudagraph.programs import Line, Program
 from duologue.engines.cudagraph.state import Caches, Memory
 from duologue.engines.cudagraph.voices import VoiceSlots
 from duologue.engines.cudagraph.weights import Packer, pack_encoder, pack_estimator
-from duologue.errors import CapacityError, ConfigError, InputError
 from duologue.token2wav import noise
-from duologue.token2wav.checks import check_chunks, check_tokens, check_voice
+from duologue.token2wav.checks import (
+    check_chunks,
+    check_tokens,
+    check_voice,
+    check_whole_tokens,
+)
 from duologue.token2wav.config import Token2wavConfig
 from duologue.token2wav.flow import Flow
+from duologue.token2wav.solver import unit_norm
 from duologue.token2wav.step import FlowWork, Handle, Slots, VoicePrompt
 
 STREAM_FRAMES = (24, 30, 50, 54)
@@ -90,19 +95,13 @@ class CudaGraphFlow:
         dtype: torch.dtype = torch.float16,
         device: str = "cuda",
     ):
-        stride = config.frames_per_token
-        for name, frames in (("window", window), ("max_prompt", max_prompt)):
-            if frames < stride or frames % stride:
-                raise ConfigError(
-                    f"{name}: found {frames} frames, expected a multiple of {stride}, "
-                    "the frames of a token"
-                )
+        check_whole_tokens(config, window=window, max_prompt=max_prompt)
         self.config, self._device, self._dtype = config, find_device(device), dtype
         self._max_batch, self._max_prompt = max_batch, max_prompt
         pack = Packer(self._device, dtype)
         encoder = pack_encoder(flow, pack)
         self._to_condition = encoder.mel
-        self._encoder = Encoder(encoder, config.look_ahead, stride)
+        self._encoder = Encoder(encoder, config.look_ahead, config.frames_per_token)
         self._estimator = Estimator(pack_estimator(flow, config.flow.decoder, pack))
         self._speaker_weight = pack.full(flow.spk_embed_affine_layer.weight).T @ encoder.speaker
         self._speaker_bias = pack.full(flow.spk_embed_affine_layer.bias) @ encoder.speaker
@@ -142,19 +141,10 @@ class CudaGraphFlow:
             InputError: the voice does not fit the model, or the seed is out of range.
         """
         noise.key(seed)
-        check_voice(voice, self.config)
+        check_voice(voice, self.config, self._max_prompt)
         prompt = self.config.frames_per_token * len(voice.tokens)
-        if prompt > self._max_prompt:
-            raise InputError(
-                f"voice: found {prompt} frames, expected at most {self._max_prompt}; "
-                "take a shorter clip, or make the engine with a larger max_prompt"
-            )
         with self._lock, torch.inference_mode():
             handle = self._slots.take()
-            if handle is None:
-                raise CapacityError(
-                    f"all {self._slots.capacity} sessions are taken; close one, or try again later"
-                )
             try:
                 slot = self._voices.take(voice.digest, lambda slot: self._listen(voice, slot))
             except BaseException:
@@ -316,8 +306,7 @@ class CudaGraphFlow:
         return (speaker[:, None] + known @ self._to_condition).flatten(0, 1)
 
     def _speaker(self, voice: VoicePrompt) -> Tensor:
-        unit = voice.embedding / max(float(np.linalg.norm(voice.embedding)), 1e-12)
-        unit = torch.from_numpy(unit.astype(np.float32)).to(self._device)
+        unit = torch.from_numpy(unit_norm(voice.embedding)).to(self._device)
         return unit @ self._speaker_weight + self._speaker_bias
 
     def _known(self, voice: VoicePrompt, frames: int) -> Tensor:

@@ -23,8 +23,8 @@ from duologue.engines.cudagraph.flow import STREAM_FRAMES, power_of_two, program
 from duologue.engines.cudagraph.hift import Hift
 from duologue.engines.cudagraph.vocoder_weights import HiftWeights
 from duologue.engines.cudagraph.weights import Packer
-from duologue.errors import CapacityError, InputError
 from duologue.token2wav import noise
+from duologue.token2wav.checks import check_mel_shape, check_once
 from duologue.token2wav.hift import HiFT
 from duologue.token2wav.receptive_field import receptive_field
 from duologue.token2wav.step import Handle, Slots, VocoderWork
@@ -166,10 +166,6 @@ class CudaGraphVocoder:
         noise.key(seed)
         with self._lock:
             handle = self._slots.take()
-            if handle is None:
-                raise CapacityError(
-                    f"all {self._slots.capacity} sessions are taken; close one, or try again later"
-                )
             self._sessions[handle] = Session(seed)
         return handle
 
@@ -189,8 +185,7 @@ class CudaGraphVocoder:
         Raises:
             InputError: mel of another shape, or a session has two chunks.
         """
-        if len({item.handle for item in work}) < len(work):
-            raise InputError("a session has two chunks in one step; put them into two steps")
+        check_once(work)
         mels = [self._mel(item.mel) for item in work]
         samples = [np.zeros(0, np.float32)] * len(work)
         with self._lock, torch.inference_mode():
@@ -245,10 +240,7 @@ class CudaGraphVocoder:
 
     def _mel(self, mel: Tensor | np.ndarray) -> Tensor:
         mel = torch.as_tensor(mel, dtype=torch.float32)
-        if mel.dim() != 2 or mel.shape[1] != self._config.mel_bins:
-            raise InputError(
-                f"mel: found shape {list(mel.shape)}, expected [frames, {self._config.mel_bins}]"
-            )
+        check_mel_shape(mel.shape, self._config.mel_bins)
         return mel.to(self._device)
 
     def _advance(
