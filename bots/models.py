@@ -11,7 +11,7 @@ from duologue.config import BotConfig, FamilyConfig, LmConfig
 from duologue.errors import ConfigError
 from duologue.lm.completions import Completions
 from duologue.lm.engine import Engine, Message
-from duologue.lm.formats import find_family
+from duologue.lm.formats import Profile, find_family
 from duologue.lm.llamacpp import LlamaCpp
 from duologue.lm.modes import Mode
 from duologue.lm.openai_http import OpenAIHttp
@@ -69,6 +69,7 @@ async def load_models(config: BotConfig) -> Models:
     Raises:
         EngineError: a model cannot be found, fetched or loaded.
     """
+    parts = check_speech(config)
     refs = [config.voice.model]
     refs += [config.asr.model] if config.asr.engine == "whisper" else []
     refs += [config.lm.model] if config.lm.engine == "llamacpp" and not config.speech_lm else []
@@ -79,7 +80,7 @@ async def load_models(config: BotConfig) -> Models:
         asyncio.to_thread(_load_asr, config),
         asyncio.to_thread(_load_lm, config),
         asyncio.to_thread(_load_voice, config),
-        asyncio.to_thread(load_speech, config),
+        asyncio.to_thread(_load_speech, config, parts),
     )
     first = [] if config.speech_lm else [*opening(config.lm), {"role": "user", "content": "Hello."}]
     await asyncio.gather(lm.prewarm(first), asyncio.to_thread(voice.synthesize, "Hello."))
@@ -126,18 +127,28 @@ def _completions(config: FamilyConfig) -> Completions:
     return Completions(config.base_url, config.model, server=config.server, api_key=_key())
 
 
-def load_speech(config: BotConfig) -> Speech | None:
-    """What the set-up's speech tokens need, once it is clear that all of it fits together.
+@dataclass(frozen=True, slots=True)
+class _Fitting:
+    """The small parts of `Speech`, of which it is clear that they fit together."""
+
+    profile: Profile
+    vocabulary: Vocabulary
+    talker: Engine | None
+    voice: VoicePrompt | None
+
+
+def check_speech(config: BotConfig) -> _Fitting | None:
+    """Whether a set-up's speech-text model can do what it is asked, before anything is loaded.
 
     Raises:
-        UsageError, ConfigError: the family cannot do this, or decoder and tokens differ.
+        UsageError, ConfigError: the family cannot do this, or something is not named.
         ModelError: a file is missing or not what it should be.
     """
     lm, decoder = config.speech_lm, config.token2wav
     model = config.talker or lm
     if model is None:
         return None
-    mode = lm.mode if lm and not config.talker else Mode.T1_A1
+    mode = lm.mode if lm else Mode.T1_A1
     profile = find_family(model.family)
     profile.check_mode(mode)
     if mode.audio_in:
@@ -145,16 +156,30 @@ def load_speech(config: BotConfig) -> Speech | None:
             f"speech_lm.mode {mode}: a raw prompt holds no sound; choose a mode whose input is "
             "text, such as T1-T2A2: the recogniser's words"
         )
+    if lm and lm.tokenizer is None:
+        raise ConfigError(
+            "speech_lm.tokenizer: missing; give the folder of the model's tokenizer.json, without "
+            "which its ids are no text"
+        )
     vocabulary = Vocabulary(profile, Vocab(model.tokenizer) if model.tokenizer else None)
-    if decoder is None or not (config.talker or (lm and lm.speaks_tokens)):
-        return Speech(vocabulary)
-    voice = VoiceStore.default().get(decoder.voice)
+    talker = _completions(config.talker) if config.talker else None
+    speaks = config.talker or (lm and lm.speaks_tokens)
+    voice = VoiceStore.default().get(decoder.voice) if decoder and speaks else None
+    return _Fitting(profile, vocabulary, talker, voice)
+
+
+def _load_speech(config: BotConfig, parts: _Fitting | None) -> Speech | None:
+    decoder = config.token2wav
+    if parts is None:
+        return None
+    if decoder is None or parts.voice is None:
+        return Speech(parts.vocabulary)
     settings = EngineSettings(sessions=decoder.sessions)
     loaded = token2wav.load(decoder.model, decoder.engine, settings)
+    loaded.check_voice(parts.voice)
     takes = loaded.config
-    profile.check_decoder(takes.codebook, takes.flow.vocab_size, takes.token_rate_hz)
-    talker = _completions(config.talker) if config.talker else None
-    return Speech(vocabulary, loaded.batcher(), voice, talker)
+    parts.profile.check_decoder(takes.codebook, takes.flow.vocab_size, takes.token_rate_hz)
+    return Speech(parts.vocabulary, loaded.batcher(), parts.voice, parts.talker)
 
 
 def opening(config: LmConfig) -> list[Message]:

@@ -166,8 +166,8 @@ class BotConfig(Section):
     def _speech_lm_is_whole(self) -> "BotConfig":
         if self.speech_lm and self.lm.tool_choice == "rules":
             raise ValueError("lm.tool_choice: a speech LM calls tools itself: set model or none")
-        if self.talker and self.speech_lm and self.speech_lm.speaks_tokens:
-            raise ValueError("talker: speech_lm speaks itself; leave one of them out")
+        if self.talker and self.speech_lm:
+            raise ValueError("talker speaks the words of a text LM: leave speech_lm out")
         if self.talker and not self.token2wav:
             raise ValueError("talker speaks in tokens: set token2wav.model and token2wav.voice")
         if self.speech_lm and self.speech_lm.speaks_tokens and not self.token2wav:

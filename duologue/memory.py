@@ -9,6 +9,9 @@ from dataclasses import dataclass
 
 from duologue.lm.engine import Message
 
+MISSING_S = 0.1
+"""So much sound may be missing from an answer that counts as heard to its end."""
+
 
 @dataclass(slots=True)
 class _Answer:
@@ -21,6 +24,7 @@ class _Sound:
     """What an answer's sound says after so many seconds, and how much of it was played."""
 
     chars_at: Callable[[float], int]
+    length_s: Callable[[], float]
     played_s: float = 0.0
 
 
@@ -88,9 +92,17 @@ class Memory:
         if answer := self._open.get(turn):
             answer.heard = max(answer.heard, chars)
 
-    def follow(self, turn: int, chars_at: Callable[[float], int]) -> None:
-        """Let `chars_at(seconds)` tell how many characters of answer `turn` its sound has said."""
-        self._sounds[turn] = _Sound(chars_at)
+    def follow(
+        self, turn: int, chars_at: Callable[[float], int], length_s: Callable[[], float]
+    ) -> None:
+        """Let its sound tell what of answer `turn` was heard.
+
+        Args:
+            turn: The answer.
+            chars_at: Characters that so many seconds of its sound have said.
+            length_s: Seconds of sound that say all of it; infinite if no sound will.
+        """
+        self._sounds[turn] = _Sound(chars_at, length_s)
 
     def follows(self, turn: int) -> bool:
         """Whether `played` can be told of answer `turn`."""
@@ -107,9 +119,26 @@ class Memory:
         """Seconds of the sound of answer `turn` that were played."""
         return self._sounds[turn].played_s if turn in self._sounds else 0.0
 
-    def close(self, turn: int) -> None:
-        """Answer `turn` has been heard to its end."""
-        self._open.pop(turn, None)
+    def close(self, turn: int) -> int:
+        """Nothing more of answer `turn` comes; returns the characters that were heard.
+
+        That is all of it, unless its sound is known not to have said all: then it is cut.
+        """
+        answer = self._open.pop(turn, None)
+        if answer is None:
+            return 0
+        sound = self._sounds.get(turn)
+        if sound and sound.played_s + MISSING_S < sound.length_s():
+            return self._keep(turn, answer)
+        return len(answer.message["content"])
+
+    def _keep(self, turn: int, answer: _Answer) -> int:
+        message = answer.message
+        message["content"] = message["content"][: answer.heard].rstrip()
+        if not message["content"] and not message.get("tool_calls"):
+            self._messages[:] = [m for m in self._messages if m is not message]
+            del self._answers[turn]
+        return len(message["content"])
 
     def cut(self) -> dict[int, int]:
         """The user has interrupted: keep of each open answer exactly what was heard.
@@ -119,14 +148,7 @@ class Memory:
         Returns:
             Characters kept of each answer that was cut.
         """
-        cut = {}
-        for turn, answer in self._open.items():
-            message = answer.message
-            message["content"] = message["content"][: answer.heard].rstrip()
-            cut[turn] = len(message["content"])
-            if not message["content"] and not message.get("tool_calls"):
-                self._messages[:] = [m for m in self._messages if m is not message]
-                del self._answers[turn]
+        cut = {turn: self._keep(turn, answer) for turn, answer in self._open.items()}
         self._open.clear()
         self._expects_more = False
         return cut

@@ -286,8 +286,7 @@ class Playout(FrameProcessor):
             await self.push_frame(HeardFrame(turn=turn, chars=chars))
 
     async def _finish(self, turn: int) -> None:
-        chars = len(self._memory.text(turn))
-        self._memory.close(turn)
+        chars = self._memory.close(turn)
         self._sound_s.pop(turn, None)
         await self.push_frame(AnswerDoneFrame(turn=turn, chars=chars))
         # A tool's answer may have begun, or be about to, without any sound yet.

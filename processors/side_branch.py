@@ -58,6 +58,8 @@ class SideBranch(FrameProcessor):
         self._user_turn = False
         self._owed = False
         self._rounds = 0
+        self._streaming = 0
+        self._settled = False
         self._announced = (0, "")
         # Oldest first; beyond the bound the oldest is dropped.
         self._announcements: deque[str] = deque(maxlen=MAX_ANNOUNCEMENTS)
@@ -68,6 +70,7 @@ class SideBranch(FrameProcessor):
         match frame:
             case LLMFullResponseStartFrame():
                 await self._begin(frame.metadata.get("turn"))
+                self._streaming, self._settled = self._turn, False
             case StreamFrame(item=str(text), spoken=spoken):
                 await self._push_text(text, spoken=spoken)
             case StreamFrame(item=Particle() as mark, spoken=spoken):
@@ -84,6 +87,7 @@ class SideBranch(FrameProcessor):
                 await self._forward(self._scanner.flush())
                 # A frame of its own: observers see the LM's before the last of the text.
                 await self.push_frame(LLMFullResponseEndFrame())
+                await self._over()
             case TTSSpeakFrame():
                 await self._announce(frame.text)
             case _:
@@ -124,6 +128,7 @@ class SideBranch(FrameProcessor):
     async def _watch(self, frame: Frame) -> None:
         if isinstance(frame, InterruptionFrame):
             self._scanner = Scanner()
+            self._streaming, self._settled = 0, False
             turn, text = self._announced
             if self._memory.unheard(turn):
                 self._announcements.append(text)
@@ -138,9 +143,18 @@ class SideBranch(FrameProcessor):
             while self._announcements:
                 await self._announce(self._announcements.popleft())
 
+    async def _over(self) -> None:
+        """The LM's stream has ended: do what had to wait for it."""
+        turn, settled = self._streaming, self._settled
+        self._streaming, self._settled = 0, False
+        if settled and turn not in self._call_turns.values():
+            await self._tell_results()
+        while self._announcements and not self._user_turn:
+            await self._announce(self._announcements.popleft())
+
     async def _announce(self, text: str) -> None:
-        """Say something of our own accord, but not into the user's turn."""
-        if self._user_turn:
+        """Say something of our own accord, but not into the user's turn or another answer."""
+        if self._user_turn or self._streaming:
             self._announcements.append(text)
             return
         await self._begin()
@@ -158,6 +172,13 @@ class SideBranch(FrameProcessor):
         self._memory.add_result(call.call_id, told(call))
         if call.state is CallState.CANCELLED or turn in self._call_turns.values():
             return
+        if turn == self._streaming:
+            # The stream may bring another call.
+            self._settled = True
+        else:
+            await self._tell_results()
+
+    async def _tell_results(self) -> None:
         if self._user_turn:
             # What the user says now is answered with the result in its context.
             self._owed = True

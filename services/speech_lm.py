@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from math import inf
 from time import monotonic
 
 import numpy as np
@@ -67,6 +68,11 @@ class _Spoken:
     codes: list[list[int]]
     text: str = ""
 
+    @property
+    def tokens(self) -> int:
+        """Of the last codebook, which tells the time."""
+        return len(self.codes[-1]) if self.codes else 0
+
     def complete(self, answer: Answer, heard: int | None) -> Answer:
         """The answer as remembered, with its speech.
 
@@ -79,7 +85,7 @@ class _Spoken:
         if chars >= length:
             return whole
         if heard is None:
-            heard = len(self.codes[-1]) * chars // length
+            heard = self.tokens * chars // length
         return whole.keep(chars, heard)
 
 
@@ -97,7 +103,8 @@ class SpeechLM(LLMService):
         memory: The conversation. It numbers the answers and knows what of them was heard.
         before: Called before each prompt is written.
         decoded: Whether its speech tokens are spoken; if not, a decoupled voice says its text.
-        budget: Size of a prompt in tokens beyond which older answers are remembered as text.
+        budget: Size of a prompt in tokens beyond which answers are remembered as text, or, in a
+            family that knows none without speech, the older half of them not at all.
     """
 
     def __init__(
@@ -167,9 +174,11 @@ class SpeechLM(LLMService):
         self._spoken = {t: s for t, s in self._spoken.items() if t in self._memory.answers}
         profile = self._vocabulary.profile
         items = self._conversation(messages)
-        if profile.text_history and estimate(profile, items) > self._budget:
-            # All at once: what is dropped bit by bit leaves the server no prefix to keep.
-            self._spoken.clear()
+        if estimate(profile, items) > self._budget:
+            # Much at once: what is dropped bit by bit leaves the server no prefix to keep.
+            keep = 0 if profile.text_history else len(self._spoken) // 2
+            newest = sorted(self._spoken)[len(self._spoken) - keep :]
+            self._spoken = {turn: self._spoken[turn] for turn in newest}
             items = self._conversation(messages)
         return raw_request(self._engine, self._vocabulary, self._defaults, items, self._mode)
 
@@ -201,7 +210,11 @@ class SpeechLM(LLMService):
             self._spoken[turn] = writer.spoken
         if self._decoded:
             cursor = writer.cursor = HeardCursor(profile.codebooks[-1], pace=self._pace)
-            self._memory.follow(turn, lambda seconds: cursor.chars_at(seconds * self._rate_hz))
+            self._memory.follow(
+                turn,
+                lambda seconds: cursor.chars_at(seconds * self._rate_hz),
+                lambda: writer.spoken.tokens / self._rate_hz if writer.whole else inf,
+            )
         await self.start_ttfb_metrics()
         async with aclosing(self._engine.stream(request)) as steps:  # type: ignore[type-var]
             await writer.write(steps)
@@ -224,6 +237,7 @@ class _Writer:
         self._begin_s = monotonic()
         self._first_s = self._last_s = 0.0
         self._dropped = 0
+        self.whole = False
 
     async def write(self, steps: AsyncIterator[Step]) -> None:
         """Take the stream to its end, or to where the demultiplexer ends it."""
@@ -244,7 +258,7 @@ class _Writer:
 
     def metrics(self, processor: str) -> SpeechLMMetricsData:
         """Of the whole answer."""
-        count = len(self.spoken.codes[-1]) if self.spoken.codes else 0
+        count = self.spoken.tokens
         lasted_s = self._last_s - self._first_s
         return SpeechLMMetricsData(
             processor=processor,
@@ -291,5 +305,6 @@ class _Writer:
 
     def _end(self, event: TurnEnd) -> None:
         self._dropped = sum(event.dropped.values())
+        self.whole = event.reason is EndReason.STOP and bool(self.spoken.tokens)
         if self._dropped or event.reason in (EndReason.LOOP, EndReason.IDLE):
             logger.warning(f"turn {self._turn} ended ({event.reason}), dropped: {event.dropped}")

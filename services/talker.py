@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 from pipecat.frames.frames import (
@@ -28,6 +30,15 @@ from duologue.memory import Memory
 from duologue.text import Clause, ClauseSplitter, Speaker
 from processors.frames import AnswerTextFrame, SpeechTokensFrame
 from services.raw_prompt import raw_request
+
+
+@dataclass(slots=True)
+class _Answer:
+    """How far the speech of an answer has come."""
+
+    tokens: int = 0
+    failed: bool = False
+    whole: bool = False
 
 
 class Talker(AIService):
@@ -63,6 +74,7 @@ class Talker(AIService):
         self._book = vocabulary.profile.codebooks[-1]
         self._prefix = prompt_prefix(vocabulary.profile, Mode.T1_A1)
         self._pace = 1.0
+        self._clause: Clause | None = None
         self._begin(0)
 
     def can_generate_metrics(self) -> bool:
@@ -74,14 +86,15 @@ class Talker(AIService):
         await super().process_frame(frame, direction)
         if isinstance(frame, LLMFullResponseStartFrame):
             self._begin(frame.metadata.get("turn", 0))
-            cursor = self._cursor
-            self._memory.follow(self._turn, lambda s: cursor.chars_at(s * self._book.rate_hz))
+            self._follow()
         elif isinstance(frame, AnswerTextFrame):
             await self._speak(self._clauses.feed(frame.text))
             return
         elif isinstance(frame, LLMFullResponseEndFrame):
             await self._speak(self._clauses.flush())
-            self._cursor.feed(TurnEnd(self._turn, 0, 0, 0, EndReason.STOP, 0, {}))
+            if not self._answer.failed:
+                self._answer.whole = True
+                self._cursor.feed(TurnEnd(self._turn, 0, 0, 0, EndReason.STOP, 0, {}))
             self._pace = self._cursor.pace
         elif isinstance(frame, InterruptionFrame):
             self._begin(self._turn)
@@ -92,15 +105,27 @@ class Talker(AIService):
         self._clauses = ClauseSplitter(self._lang)
         self._speaker = Speaker(self._lang)
         self._cursor = HeardCursor(self._book, pace=self._pace, aligned=True)
+        self._answer = _Answer()
+
+    def _follow(self) -> None:
+        cursor, answer, rate_hz = self._cursor, self._answer, self._book.rate_hz
+        self._memory.follow(
+            self._turn,
+            lambda seconds: cursor.chars_at(seconds * rate_hz),
+            lambda: answer.tokens / rate_hz if answer.whole else inf,
+        )
 
     async def _speak(self, clauses: list[Clause]) -> None:
         for clause in clauses:
-            if not (spoken := self._speaker.say(clause.text)):
+            spoken = self._speaker.say(clause.text)
+            if not spoken or self._answer.failed:
                 continue
-            self._cursor.feed(Text(self._turn, 0, clause.start, 0, clause.text, (), voiced=True))
+            self._clause = clause
             try:
                 await self._say(spoken)
             except DuologueError as error:
+                # What comes behind a gap would make no sense.
+                self._answer.failed = True
                 await self.push_error(str(error), exception=error)
 
     async def _say(self, text: str) -> None:
@@ -123,6 +148,10 @@ class Talker(AIService):
         for event in events:
             if isinstance(event, AudioTokens) and event.codebook == self._book.name:
                 await self.stop_ttfb_metrics()
+                if said := self._clause:
+                    self._clause = None
+                    self._cursor.feed(Text(self._turn, 0, said.start, 0, said.text, (), True))
                 self._cursor.feed(event)
+                self._answer.tokens += len(event.tokens)
                 tokens = np.array(event.tokens, np.int32)
                 await self.push_frame(SpeechTokensFrame(turn=self._turn, tokens=tokens))

@@ -14,7 +14,7 @@ from pipecat.processors.frame_processor import FrameDirection
 from pipecat.services.llm_service import LLMService
 from pipecat.services.settings import LLMSettings
 
-from duologue.errors import EngineError
+from duologue.errors import DuologueError
 from duologue.lm.engine import Engine, Message, Request, TextDelta, ToolCall
 from duologue.memory import merge_turns
 from processors.frames import ToolCallFrame
@@ -64,7 +64,7 @@ class TextLM(LLMService):
         try:
             await self.push_frame(LLMFullResponseStartFrame())
             await self._answer(replace(self._defaults, messages=merge_turns(messages)))
-        except EngineError as error:
+        except DuologueError as error:
             await self.push_error(str(error), exception=error)
         finally:
             await self.push_frame(LLMFullResponseEndFrame())

@@ -35,7 +35,8 @@ class FakeEngine:
                     raise item
                 else:
                     yield TextDelta(item) if isinstance(item, str) else item
-            yield Finish("stop")
+            if not (answer and isinstance(answer[-1], Finish)):
+                yield Finish("stop")
         finally:
             self.closed += 1
 

@@ -180,7 +180,7 @@ async def test_one_client_serves_answer_after_answer_on_one_connection() -> None
         (400, "Unrecognized argument: repetition_penalty", "lm.repeat_penalty to 1.0", EngineError),
         (400, "context length exceeded", "see the server's log", EngineError),
         (401, "Incorrect API key", "DUOLOGUE_LM_API_KEY", EngineError),
-        (404, "The model does not exist", "check lm.base_url and lm.model", EngineError),
+        (404, "The model does not exist", "check base_url and model", EngineError),
         (429, "Rate limit", "see the server's log", CapacityError),
         (500, "CUDA out of memory", "see the server's log", EngineError),
         (503, "Loading model", "see the server's log", CapacityError),
@@ -337,13 +337,13 @@ async def test_no_server_says_where_and_what_to_do() -> None:
     async with client(url) as engine:
         with pytest.raises(EngineError, match="is the server running") as caught:
             await collect(engine, [])
-    assert url in str(caught.value) and "check lm.base_url" in str(caught.value)
+    assert url in str(caught.value) and "check base_url" in str(caught.value)
     assert "attempts failed" in str(caught.value), "the cause, not only that there is one"
 
 
 @pytest.mark.parametrize("url", ["", "127.0.0.1:8000/v1", "http://h:99999/v1", "ftp://h/v1", "x"])
 def test_a_base_url_that_is_none_is_refused(url: str) -> None:
-    with pytest.raises(ConfigError, match="lm.base_url is .* expected an address"):
+    with pytest.raises(ConfigError, match="base_url is .* expected an address"):
         OpenAIHttp(url, "small")
 
 

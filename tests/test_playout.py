@@ -234,7 +234,7 @@ def test_where_the_voice_knows_no_words_the_played_seconds_tell_them():
     async def scenario(s: Stage):
         turn = s.memory.begin()
         s.memory.add(turn, "0123456789" * 2)
-        s.memory.follow(turn, lambda seconds: int(seconds * 10))
+        s.memory.follow(turn, lambda seconds: int(seconds * 10), lambda: 2.0)
         start = LLMFullResponseStartFrame()
         start.metadata["turn"] = turn
         halves = [

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bots.cli import CONFIGS
-from bots.models import Models, Speech, load_speech
+from bots.models import Models, Speech, load_models
 from bots.virtual_call import virtual_call
 from duologue.config import (
     BotConfig,
@@ -17,8 +17,8 @@ from duologue.config import (
     Token2wavSection,
     load_config,
 )
-from duologue.errors import ConfigError, DuologueError
-from duologue.lm.engine import Ids
+from duologue.errors import ConfigError, DuologueError, EngineError
+from duologue.lm.engine import Finish, Ids
 from duologue.lm.formats import find_family
 from duologue.lm.modes import Mode
 from duologue.rehearsal import virtual
@@ -182,6 +182,40 @@ def test_a_tool_runs_while_the_speech_before_its_call_is_playing(converse, say):
     )
 
 
+def test_two_calls_in_one_answer_are_told_together(converse, say):
+    def call_of(place: str) -> list[int]:
+        body = f'function\ncurrent_time\n{{"place": "{place}"}}'
+        return [*ids("<tool_call>"), *ids(body), *ids("</tool_call>")]
+
+    async def scenario(call):
+        await call.say(say("What time is it in Tokyo and in Paris?"))
+        await call.wait_for("bot_end", turn=2)
+        assert [e["status"] for e in call.of("tool")].count("result") == 2
+        await asyncio.sleep(3)
+        assert len(call.engine.requests) == 2
+        assert said(call) == "it is late"
+
+    first = answer(ta4("let me look", 40), call_of("Tokyo"), call_of("Paris"))
+    converse(scenario, first, answer(ta4("it is late", 20)))
+
+
+@pytest.mark.parametrize("fails", [True, False], ids=["an error", "no more tokens"])
+def test_what_no_sound_has_said_is_not_remembered(converse, say, fails):
+    """Text runs ahead of speech: what an unfinished stream has not said was never heard."""
+    stream = ta4(STORY, TOKENS)
+    cut = [Ids(tuple(stream[n : n + 7])) for n in range(0, 70, 7)]
+    end = EngineError("the server is gone") if fails else Finish("length")
+
+    async def scenario(call):
+        await call.say(say("Tell me about the sea."))
+        ended = await call.wait_for("bot_end")
+        assert 0 < ended["chars"] < len(STORY) / 2
+        assert said(call) == STORY[: ended["chars"]]
+        call.events[:] = [e for e in call.events if e[1]["type"] != "error"]
+
+    converse(scenario, [*cut, end])
+
+
 def test_a_malformed_call_is_reported_and_never_said_or_remembered(whisper, say, converse):
     async def scenario(call):
         await call.say(say("What time is it?"))
@@ -263,6 +297,7 @@ def test_every_set_up_is_valid_and_its_family_can_do_what_it_asks(path):
     [
         (["lm.tool_choice=rules"], "lm.tool_choice"),
         (["token2wav=null"], "speech_lm.voice to decoupled"),
+        (["talker={family: a, base_url: b, model: c}"], "leave speech_lm out"),
         (["speech_lm.famly=x"], "did you mean family?"),
         (["speech_lm.mode=T3-T4"], "A1-T2A2"),
     ],
@@ -279,9 +314,11 @@ def test_a_set_up_that_cannot_speak_is_refused(flags, complaint):
         (["speech_lm.family=spark-tts"], "T1-A1"),
         (["speech_lm.mode=A1-T2A2"], "T1-T2A2"),
         (["speech_lm.tokenizer=/nowhere"], "tokenizer.json"),
+        (["speech_lm.tokenizer=null"], "speech_lm.tokenizer"),
     ],
 )
-def test_what_does_not_fit_is_known_before_anything_is_loaded(flags, complaint):
-    config = load_config(CONFIGS / "step-audio2.yaml", flags=flags, environ={})
+async def test_what_does_not_fit_is_known_before_anything_is_loaded(flags, complaint):
+    nothing = ["asr.model=/nowhere", "voice.model=/nowhere"]
+    config = load_config(CONFIGS / "step-audio2.yaml", flags=[*flags, *nothing], environ={})
     with pytest.raises(DuologueError, match=complaint):
-        load_speech(config)
+        await load_models(config)

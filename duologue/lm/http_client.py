@@ -11,7 +11,7 @@ from duologue.errors import CapacityError, ConfigError, EngineError
 
 CONNECT_S = 5.0
 _KEY = "set DUOLOGUE_LM_API_KEY to a key that this server takes"
-_ADVICE = {401: _KEY, 403: _KEY, 404: "check lm.base_url and lm.model"}
+_ADVICE = {401: _KEY, 403: _KEY, 404: "check base_url and model"}
 _BUSY = (429, 503)
 
 Chunk = dict[str, Any]
@@ -83,7 +83,7 @@ class HttpClient:
             TypeAdapter(HttpUrl).validate_python(base_url)
         except ValidationError as error:
             raise ConfigError(
-                f"lm.base_url is {base_url!r}, expected an address up to and including /v1, "
+                f"base_url is {base_url!r}, expected an address up to and including /v1, "
                 "such as http://127.0.0.1:8000/v1"
             ) from error
         key = api_key.strip() or "none"
@@ -151,7 +151,7 @@ class HttpClient:
             ) from error
         except APIConnectionError as error:
             found = str(error.__cause__ or error)
-            raise self._failure(found, "is the server running? check lm.base_url") from error
+            raise self._failure(found, "is the server running? check base_url") from error
         except APIStatusError as error:
             kind = CapacityError if error.status_code in _BUSY else EngineError
             advice = _ADVICE.get(error.status_code, "see the server's log")

@@ -30,6 +30,7 @@ def engine_of(model: Model, settings: EngineSettings) -> Token2wav:
         sessions=settings.sessions,
         window=settings.window,
         voices=settings.voices,
+        max_prompt=settings.max_prompt,
         max_batch=settings.batch,
     )
     vocoder = CudaGraphVocoder(model.hift, sessions=settings.sessions, max_batch=settings.batch)
