@@ -18,7 +18,6 @@ from pipecat.frames.frames import (
 from pipecat.metrics.metrics import MetricsData
 from pipecat.processors.frame_processor import FrameDirection
 from pipecat.services.llm_service import LLMService
-from pipecat.services.settings import LLMSettings
 
 from duologue.errors import DuologueError
 from duologue.lm.conversation import Answer, Item, estimate, from_messages
@@ -40,6 +39,7 @@ from duologue.lm.templates import prompt_prefix
 from duologue.lm.vocabulary import Vocabulary
 from duologue.memory import Memory, merge_turns
 from processors.frames import SpeechTokensFrame, StreamFrame, ToolCallFrame
+from services.lm_settings import lm_settings
 from services.raw_prompt import raw_request
 
 _ENDS = {"length": EndReason.CUT, "stop": EndReason.STOP}
@@ -119,21 +119,7 @@ class SpeechLM(LLMService):
         decoded: bool,
         budget: int = 8192,
     ):
-        super().__init__(
-            settings=LLMSettings(
-                model=vocabulary.profile.family,
-                system_instruction=None,
-                temperature=defaults.temperature,
-                max_tokens=defaults.max_tokens,
-                top_p=None,
-                top_k=None,
-                frequency_penalty=None,
-                presence_penalty=None,
-                seed=None,
-                filter_incomplete_user_turns=False,
-                user_turn_completion_config=None,
-            )
-        )
+        super().__init__(settings=lm_settings(vocabulary.profile.family, defaults))
         self._engine = engine
         self._vocabulary = vocabulary
         self._mode = mode

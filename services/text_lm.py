@@ -12,12 +12,12 @@ from pipecat.frames.frames import (
 )
 from pipecat.processors.frame_processor import FrameDirection
 from pipecat.services.llm_service import LLMService
-from pipecat.services.settings import LLMSettings
 
 from duologue.errors import DuologueError
 from duologue.lm.engine import Engine, Message, Request, TextDelta, ToolCall
 from duologue.memory import merge_turns
 from processors.frames import ToolCallFrame
+from services.lm_settings import lm_settings
 
 
 class TextLM(LLMService):
@@ -30,21 +30,7 @@ class TextLM(LLMService):
     """
 
     def __init__(self, engine: Engine, defaults: Request, before: Callable[[], None]):
-        super().__init__(
-            settings=LLMSettings(
-                model=type(engine).__name__,
-                system_instruction=None,
-                temperature=defaults.temperature,
-                max_tokens=defaults.max_tokens,
-                top_p=None,
-                top_k=None,
-                frequency_penalty=None,
-                presence_penalty=None,
-                seed=None,
-                filter_incomplete_user_turns=False,
-                user_turn_completion_config=None,
-            )
-        )
+        super().__init__(settings=lm_settings(type(engine).__name__, defaults))
         self._engine = engine
         self._defaults = defaults
         self._before = before

@@ -2,15 +2,13 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import requests
-from xllamacpp import CommonParams, Server
 
 from duologue.errors import EngineError, UsageError
 from duologue.lm.completions import Completions
@@ -19,6 +17,7 @@ from duologue.lm.llamacpp import LlamaCpp
 from duologue.lm.openai_http import OpenAIHttp
 from duologue.lm.prompt import AudioPart, IdsPart, Part, TextPart
 from duologue.lm.servers import LlamaCppServer
+from tests.lm.both_forms import CONTEXT, Made
 from tests.lm.tiny_gguf import (
     AUDIO_0,
     BOT,
@@ -31,7 +30,6 @@ from tests.lm.tiny_gguf import (
     random_model,
 )
 
-CONTEXT = 512
 PROMPT = (BOT, *b"hi", TTS_START)
 ASK = Request(parts=(IdsPart(PROMPT),), max_tokens=40, temperature=0.0)
 OTHERS = [replace(ASK, parts=(IdsPart((BOT, token)),)) for token in (35, 75)]
@@ -57,52 +55,6 @@ CHAIN = [
 """Step-Audio 2's interleave, with a character spread over three groups."""
 CYCLE = [token for token in range(SIZE) if token != EOT] + [0]
 """Goes round for ever; no rounding of whatever runs beside it can change that."""
-
-
-def load(model: Path) -> Server:
-    params = CommonParams()
-    params.model.path = str(model)
-    params.n_ctx, params.n_parallel = 2 * CONTEXT, 2
-    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
-    params.cache_ram_mib, params.ui, params.verbosity = 0, False, -1
-    params.endpoint_metrics = True
-    return Server(params)
-
-
-class Made:
-    """A model in both forms."""
-
-    def __init__(self, model: Path):
-        self.model = model
-        self.server = load(model)
-        self.root = self.server.listening_address
-        self.in_process = LlamaCpp(model, prefill_threads=1, context=CONTEXT, slots=2)
-
-    def whole(self, prompt: Sequence[int | str], tokens: int) -> list[int]:
-        """What the server gives in one piece."""
-        return self.post(prompt, tokens)["tokens"]
-
-    def margin(self, request: Request) -> float:
-        """How far the choice of every token was from a tie, in nats."""
-        ids = [token for part in request.parts for token in part.ids]
-        found = self.post(ids, request.max_tokens, n_probs=2)["completion_probabilities"]
-        tops = [[top["logprob"] for top in token["top_logprobs"]] for token in found]
-        return min(first - second for first, second in tops)
-
-    def post(self, prompt: Sequence[int | str], tokens: int, **options) -> dict[str, Any]:
-        body = {"prompt": prompt, "n_predict": tokens, "temperature": 0.0, "return_tokens": True}
-        return requests.post(f"{self.root}/completion", json=body | options, timeout=20).json()
-
-    def generated(self) -> int:
-        """Tokens that the server has generated so far, by its own counter."""
-        text = requests.get(f"{self.root}/metrics", timeout=20).text
-        found = re.search(r"^llamacpp:tokens_predicted_total (\d+)", text, re.MULTILINE)
-        assert found
-        return int(found[1])
-
-    def busy(self) -> int:
-        slots = requests.get(f"{self.root}/slots", timeout=20).json()
-        return sum(slot["is_processing"] for slot in slots)
 
 
 @pytest.fixture(autouse=True)
