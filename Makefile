@@ -6,7 +6,7 @@ ARGS ?=
 # The tests need torch on the CPU alone; pip takes the build that its configuration offers.
 TORCH ?= torch==2.13.0
 
-.PHONY: room install models system dev test test-slow lint format type layers wheel torch-free bench lock clean
+.PHONY: room install models system dev test test-slow lint format type layers wheel torch-free bench proto lock clean
 
 room: install models ## install, fetch the embedded models, start the browser room
 	$(VENV)/bin/duologue room $(ARGS)
@@ -22,7 +22,7 @@ $(VENV)/.installed: pyproject.toml requirements/room.txt scripts/install.sh
 
 $(DEV)/.installed: pyproject.toml requirements/dev.txt scripts/install.sh scripts/references.sh
 	@scripts/install.sh $(PYTHON) $(DEV) requirements/dev.txt \
-	    espeak-ng chromium alsa-utils pocketsphinx-testdata
+	    espeak-ng chromium coturn alsa-utils pocketsphinx-testdata
 	@$(DEV)/bin/python -m pip install --quiet --disable-pip-version-check $(TORCH)
 	@scripts/references.sh $(DEV) .references
 	@touch $@
@@ -60,10 +60,15 @@ torch-free: $(DEV)/.installed ## `talk` works where `import torch` fails
 bench: dev ## figures of latency and of barge-in, in a real browser
 	$(DEV)/bin/python benchmarks/latency.py $(ARGS)
 	$(DEV)/bin/python benchmarks/duplex.py $(ARGS)
+	$(DEV)/bin/python -m benchmarks.calls
+
+proto: $(DEV)/.installed ## generate the speech server's messages and stubs
+	$(DEV)/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. \
+	    duologue/serving/speech.proto
 
 lock: ## renew the pinned requirements
 	uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header \
-	    pyproject.toml --extra room -o requirements/room.txt
+	    pyproject.toml --extra room --extra serve -o requirements/room.txt
 	uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header \
 	    pyproject.toml --extra dev -o requirements/dev.txt
 

@@ -26,17 +26,21 @@ from pipecat.services.llm_service import LLMService
 from pipecat.turns.user_turn_strategies import UserTurnStrategies
 
 from bots.models import Models, opening
+from bots.ops_trace import tracing
 from bots.tools import room_tools
 from duologue.asr.funasr_client import Funasr
 from duologue.config import BotConfig, TurnConfig, VadConfig
+from duologue.limits import TurnBudget
 from duologue.lm.brief import Brief
+from duologue.lm.capped import Capped
 from duologue.lm.conversation import Reference, System
-from duologue.lm.engine import Request
+from duologue.lm.engine import Engine, Request
+from duologue.lm.hearing import Hearing
 from duologue.lm.rules import RuleRouted
 from duologue.memory import Memory
 from duologue.particles import renderer_for
 from duologue.tools import ToolRegistry
-from processors.page import PageEvents
+from processors.metrics import ConversationMetrics
 from processors.playout import Playout
 from processors.side_branch import SideBranch
 from processors.turns import (
@@ -57,6 +61,28 @@ from services.voice import Voice
 
 IN_RATE_HZ = 16_000
 OUT_RATE_HZ = 24_000
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """What carries the sound of a way to talk.
+
+    Attributes:
+        in_rate_hz: Of the user's audio; models that want another rate resample.
+        out_rate_hz: Of the bot's.
+        lead_s: See `Playout`.
+        words: Whether it brings the user's words with their sound: no recogniser listens.
+        kind: What sessions over it count as.
+    """
+
+    in_rate_hz: int = IN_RATE_HZ
+    out_rate_hz: int = OUT_RATE_HZ
+    lead_s: float = 0.08
+    words: bool = False
+    kind: str = "room"
+
+
+WIDEBAND = Channel()
 
 
 @dataclass(slots=True)
@@ -95,6 +121,7 @@ def build_session(
     *,
     inputs: list[FrameProcessor],
     outputs: list[FrameProcessor],
+    channel: Channel = WIDEBAND,
     send: Callable[[dict[str, Any]], None] | None = None,
     real_time: bool = True,
     clock: Callable[[], float] = time.monotonic,
@@ -107,6 +134,7 @@ def build_session(
         listening: The session's own analyzers.
         inputs: What brings the user's audio.
         outputs: What takes the bot's audio.
+        channel: How they carry it.
         send: Takes the page's events.
         real_time: False for work on files: nothing is paced.
         clock: Monotonic seconds.
@@ -123,37 +151,58 @@ def build_session(
     tools = room_tools(announce, lambda job, name: branch.create_task(job, name))
     if config.lm.tool_choice == "none":
         tools = ToolRegistry()
+    budget = tools.budget = TurnBudget(config.limits.lm_tokens, config.limits.tool_calls)
     interject = config.voice.particles == "interject"
     renderer = renderer_for(config.voice.engine, words=config.lang if interject else None)
     branch = SideBranch(memory, tools, renderer)
+    asr = FunasrASR(models.asr) if isinstance(models.asr, Funasr) else WhisperASR(models.asr)
+    asr.gives_sound = _hears(config)
+    aggregator = LLMUserAggregator(context, params=_user_params(listening, memory, clock))
+
+    @aggregator.event_handler("on_user_turn_started")
+    async def on_user_turn_started(*_: Any) -> None:
+        budget.renew()
+
     pipeline = Pipeline(
         [
             *inputs,
-            FunasrASR(models.asr) if isinstance(models.asr, Funasr) else WhisperASR(models.asr),
-            LLMUserAggregator(context, params=_user_params(listening, memory, clock)),
-            _lm(models, config, memory, tools),
+            *([] if channel.words else [asr]),
+            aggregator,
+            _lm(models, config, memory, tools, budget),
             branch,
             *_voices(models, config, memory),
-            Playout(memory, real_time=real_time, clock=clock),
+            Playout(memory, lead_s=channel.lead_s, real_time=real_time, clock=clock),
             *outputs,
         ]
     )
+    figures = ConversationMetrics(channel.kind, send, voice=config.voice.engine, clock=clock)
+    traced = tracing()
     worker = PipelineWorker(
         pipeline,
         params=PipelineParams(
-            audio_in_sample_rate=IN_RATE_HZ,
-            audio_out_sample_rate=OUT_RATE_HZ,
+            audio_in_sample_rate=channel.in_rate_hz,
+            audio_out_sample_rate=channel.out_rate_hz,
             enable_metrics=True,
         ),
-        observers=[PageEvents(send, clock=clock)] if send else [],
-        idle_timeout_secs=config.room.idle_s,
+        observers=[figures],
+        idle_timeout_secs=config.limits.idle_s,
         enable_rtvi=False,
-        enable_turn_tracking=False,
+        enable_tracing=traced,
+        enable_turn_tracking=traced,
     )
+    figures.turns = worker.turn_trace_observer
     return Session(worker, context, memory, tools)
 
 
-def _lm(models: Models, config: BotConfig, memory: Memory, tools: ToolRegistry) -> LLMService:
+def _hears(config: BotConfig) -> bool:
+    """Whether the model is given the user's sound besides the recogniser's words."""
+    return config.speech_lm is not None and config.speech_lm.mode.audio_in
+
+
+def _lm(
+    models: Models, config: BotConfig, memory: Memory, tools: ToolRegistry, budget: TurnBudget
+) -> LLMService:
+    lm: Engine = Capped(models.lm, budget)
     sampling = config.speech_lm or config.lm
     request = Request(
         tools=tools.schemas(),
@@ -163,7 +212,7 @@ def _lm(models: Models, config: BotConfig, memory: Memory, tools: ToolRegistry) 
     )
     if models.speech and config.speech_lm and not models.speech.talker:
         return SpeechLM(
-            models.lm,
+            lm,
             models.speech.vocabulary,
             config.speech_lm.mode,
             request,
@@ -171,8 +220,10 @@ def _lm(models: Models, config: BotConfig, memory: Memory, tools: ToolRegistry) 
             memory.trim,
             decoded=models.speech.batcher is not None,
             budget=config.speech_lm.budget,
+            hearing=Hearing(config.speech_lm.longest_turn_s) if _hears(config) else None,
+            past_sound=config.speech_lm.history == "sound",
+            max_thought=config.speech_lm.max_thought,
         )
-    lm = models.lm
     if config.lm.max_sentences:
         lm = Brief(lm, config.lm.max_sentences, lang=config.lang)
     if config.lm.tool_choice == "rules":

@@ -1,7 +1,9 @@
 """The commands that need the bots; `duologue` finds this module by name in a checkout."""
 
 import asyncio
+import importlib.util
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ from loguru import logger
 from rich.console import Console
 
 from duologue.config import load_config
+from duologue.errors import UsageError
 
 CONFIGS = Path(__file__).with_name("configs")
 
@@ -34,10 +37,45 @@ def room(config: str, flags: list[str], verbose: bool) -> None:
     url = f"http://{settings.room.host}:{settings.room.port}"
     console = Console(stderr=True)
     console.print(f"duologue room: [bold]{url}[/] (loading models; Ctrl-C ends it)")
-    try:
+    with suppress(KeyboardInterrupt):
         asyncio.run(serve(settings, ready=lambda: console.print("The room is open.")))
-    except KeyboardInterrupt:
-        console.print("The room is closed.")
+    console.print("The room is closed.")
+
+
+def phone(config: str, flags: list[str], verbose: bool) -> None:
+    """Take phone calls."""
+    quiet(verbose)
+    settings = load_config(config_path(config), flags=flags)
+    from bots.phone import Gate, check, serve
+
+    secrets = check(settings.phone)
+    gate, console = Gate(settings.phone, secrets), Console(stderr=True, soft_wrap=True)
+    console.print("duologue phone (loading models; Ctrl-C ends it)")
+    if secrets:
+        console.print(
+            "At the provider, in your number's voice settings: A call comes in, "
+            f"Webhook, HTTP POST, [bold]{gate.base_url}/voice[/]"
+        )
+    else:
+        console.print(f"Without authentication: media streams come to [bold]{gate.media_url}[/]")
+    with suppress(KeyboardInterrupt):
+        asyncio.run(serve(settings, ready=lambda: console.print("The phone is on.")))
+    console.print("The phone is off.")
+
+
+def daily(config: str, flags: list[str], verbose: bool) -> None:
+    """Join a Daily room."""
+    quiet(verbose)
+    settings = load_config(config_path(config), flags=flags)
+    if importlib.util.find_spec("daily") is None:
+        raise UsageError("Daily rooms need daily-python; run: pip install -e '.[daily]'")
+    from bots.daily import serve
+
+    console = Console(stderr=True)
+    told = f"duologue daily: [bold]{settings.daily.url}[/] (loading models; Ctrl-C ends it)"
+    with suppress(KeyboardInterrupt):
+        asyncio.run(serve(settings, loading=lambda: console.print(told)))
+    console.print("The bot has left.")
 
 
 def talk(

@@ -5,19 +5,27 @@ import gc
 import os
 from dataclasses import dataclass
 
+import numpy as np
+
 from duologue.asr.funasr_client import Funasr
 from duologue.asr.whisper import Whisper
-from duologue.config import BotConfig, FamilyConfig, LmConfig
+from duologue.audio.pcm import ASR_RATE_HZ
+from duologue.config import BotConfig, FamilyConfig, LmConfig, SpeechLmConfig, Token2wavSection
+from duologue.embedded.package import Package
 from duologue.errors import ConfigError
 from duologue.lm.completions import Completions
+from duologue.lm.conversation import System, User
 from duologue.lm.engine import Engine, Message
 from duologue.lm.formats import Profile, find_family
 from duologue.lm.llamacpp import LlamaCpp
 from duologue.lm.modes import Mode
 from duologue.lm.openai_http import OpenAIHttp
+from duologue.lm.prompt import AudioPart
+from duologue.lm.templates import check_hearing, check_template, render_messages, thought_end
 from duologue.lm.tokenizer import Vocab
 from duologue.lm.vocabulary import Vocabulary
 from duologue.models import ensure, stderr_progress
+from duologue.talker.engine import TalkerEngine
 from duologue.token2wav import pipeline as token2wav
 from duologue.token2wav.batch import Batcher
 from duologue.token2wav.pipeline import EngineSettings
@@ -82,12 +90,17 @@ async def load_models(config: BotConfig) -> Models:
         asyncio.to_thread(_load_voice, config),
         asyncio.to_thread(_load_speech, config, parts),
     )
-    first = [] if config.speech_lm else [*opening(config.lm), {"role": "user", "content": "Hello."}]
-    await asyncio.gather(lm.prewarm(first), asyncio.to_thread(voice.synthesize, "Hello."))
+    models = Models(asr, lm, voice, speech)
+    first = _first_request(config, parts)
+    try:
+        await asyncio.gather(lm.prewarm(first), asyncio.to_thread(voice.synthesize, "Hello."))
+    except BaseException:
+        await models.close()
+        raise
     # What lives as long as the process need not be looked at when a session's garbage is collected.
     gc.collect()
     gc.freeze()
-    return Models(asr, lm, voice, speech)
+    return models
 
 
 def _load_asr(config: BotConfig) -> Whisper | Funasr:
@@ -111,16 +124,39 @@ def _load_voice(config: BotConfig) -> PiperVoice:
 def _load_lm(config: BotConfig) -> Engine:
     lm = config.lm
     if config.speech_lm:
-        return _completions(config.speech_lm)
+        return _speech_engine(config.speech_lm)
     if lm.engine == "openai":
         return OpenAIHttp(lm.base_url or "", lm.model, api_key=_key())
     return LlamaCpp(
-        ensure(lm.model), threads=lm.threads, context=lm.context, slots=config.room.capacity
+        ensure(lm.model), threads=lm.threads, context=lm.context, slots=config.limits.sessions
     )
 
 
 def _key() -> str:
     return os.environ.get("DUOLOGUE_LM_API_KEY", "none")
+
+
+def _speech_engine(config: SpeechLmConfig) -> Engine:
+    if config.mode.audio_in:
+        return OpenAIHttp(config.base_url, config.model, server=config.server, api_key=_key())
+    return _completions(config)
+
+
+def _talker(config: BotConfig) -> Engine | None:
+    if config.talker is None or config.token2wav is None:
+        return None
+    if config.talker.engine == "server":
+        return _completions(config.talker)
+    package = Package(config.token2wav.model)
+    # An answer that is cut off may end beside the one that follows it.
+    capacity = 2 * config.limits.sessions
+    return TalkerEngine(package.talker(), package.manifest.talker, capacity=capacity)
+
+
+def _speaker(config: Token2wavSection) -> VoicePrompt:
+    if config.engine == "embedded":
+        return Package(config.model).voice()
+    return VoiceStore.default().get(config.voice)
 
 
 def _completions(config: FamilyConfig) -> Completions:
@@ -151,21 +187,39 @@ def check_speech(config: BotConfig) -> _Fitting | None:
     mode = lm.mode if lm else Mode.T1_A1
     profile = find_family(model.family)
     profile.check_mode(mode)
-    if mode.audio_in:
-        raise ConfigError(
-            f"speech_lm.mode {mode}: a raw prompt holds no sound; choose a mode whose input is "
-            "text, such as T1-T2A2: the recogniser's words"
-        )
+    check_template(profile)
+    if lm:
+        _check_answers(profile, lm, config.lm.tool_choice != "none")
+    check_hearing(profile, mode, model.server)
     if lm and lm.tokenizer is None:
         raise ConfigError(
             "speech_lm.tokenizer: missing; give the folder of the model's tokenizer.json, without "
             "which its ids are no text"
         )
     vocabulary = Vocabulary(profile, Vocab(model.tokenizer) if model.tokenizer else None)
-    talker = _completions(config.talker) if config.talker else None
+    if profile.thinks and model.server == "llamacpp" and thought_end(vocabulary)[0]:
+        raise ConfigError(
+            "speech_lm.server llamacpp stops at a token, not at a text, but the tokenizer has no "
+            "token that ends a thought; use another server"
+        )
+    talker = _talker(config)
     speaks = config.talker or (lm and lm.speaks_tokens)
-    voice = VoiceStore.default().get(decoder.voice) if decoder and speaks else None
+    voice = _speaker(decoder) if decoder and speaks else None
     return _Fitting(profile, vocabulary, talker, voice)
+
+
+def _check_answers(profile: Profile, lm: SpeechLmConfig, tools: bool) -> None:
+    """Refuse what gives no answer, and tools where nothing tells how they are called."""
+    if not lm.mode.answers:
+        answers = ", ".join(mode for mode in profile.modes if mode.answers) or "none"
+        raise ConfigError(
+            f"speech_lm.mode {lm.mode} gives the user's own content back, and a bot answers: "
+            f"choose one of {answers}. The bot's recogniser is set by asr"
+        )
+    if tools and profile.tools is None:
+        raise ConfigError(
+            f"lm.tool_choice: nothing public tells how {profile.family} calls tools: set none"
+        )
 
 
 def _load_speech(config: BotConfig, parts: _Fitting | None) -> Speech | None:
@@ -180,6 +234,17 @@ def _load_speech(config: BotConfig, parts: _Fitting | None) -> Speech | None:
     takes = loaded.config
     parts.profile.check_decoder(takes.codebook, takes.flow.vocab_size, takes.token_rate_hz)
     return Speech(parts.vocabulary, loaded.batcher(), parts.voice, parts.talker)
+
+
+def _first_request(config: BotConfig, parts: _Fitting | None) -> list[Message]:
+    """What a model is asked before its first call: a server that takes no sound shows it now."""
+    if not config.speech_lm:
+        return [*opening(config.lm), {"role": "user", "content": "Hello."}]
+    if not (parts and config.speech_lm.mode.audio_in):
+        return []
+    silence = AudioPart(np.zeros(ASR_RATE_HZ, np.float32), ASR_RATE_HZ)
+    items = [System(config.lm.system), User(audio=silence)]
+    return render_messages(parts.vocabulary, items, config.speech_lm.mode)
 
 
 def opening(config: LmConfig) -> list[Message]:

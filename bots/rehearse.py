@@ -100,7 +100,7 @@ def room_server(*flags: str) -> Iterator[RoomServer]:
     """A room on a free port, ready to take calls.
 
     Args:
-        flags: Values of its set-up, such as "room.capacity=4".
+        flags: Values of its set-up, such as "limits.sessions=4".
 
     Raises:
         EngineError: it ended, or it was not ready within two minutes.

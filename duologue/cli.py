@@ -3,6 +3,7 @@
 Exit codes: 2 a wrong call, 3 unusable input, 4 a model or engine that is missing or failed.
 """
 
+import asyncio
 import importlib
 import importlib.util
 import json
@@ -17,6 +18,8 @@ import typer
 from duologue.cli_engine import engine_app
 from duologue.cli_lm import lm_app
 from duologue.cli_models import models_app
+from duologue.cli_serve import serve
+from duologue.cli_train import train_app
 from duologue.cli_voices import voices_app
 from duologue.errors import DuologueError, EngineError, InputError, UsageError
 
@@ -25,6 +28,8 @@ app.add_typer(models_app, name="models")
 app.add_typer(voices_app, name="voices")
 app.add_typer(engine_app, name="engine")
 app.add_typer(lm_app, name="lm")
+app.add_typer(train_app, name="train")
+app.command()(serve)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Output = Annotated[Path, typer.Option("--output", "-o", help="The WAV to write.")]
@@ -96,6 +101,38 @@ def room(
 
 
 @app.command()
+def phone(
+    config: Config = "embedded",
+    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on.")] = None,
+    public_url: Annotated[
+        str | None, typer.Option(help="Where the provider reaches this server.")
+    ] = None,
+    no_auth: Annotated[
+        bool, typer.Option("--no-auth", help="Take calls from anyone; on loopback only.")
+    ] = False,
+    flags: Flags = [],  # noqa: B006
+    verbose: Verbose = False,
+) -> None:
+    """Take phone calls: Twilio Media Streams, or another provider's."""
+    named = [("phone.host", host), ("phone.port", port), ("phone.public_url", public_url)]
+    overrides = [*flags, *(f"{key}={value}" for key, value in named if value is not None)]
+    overrides += ["phone.auth=false"] if no_auth else []
+    _bots().phone(config, overrides, verbose)
+
+
+@app.command()
+def daily(
+    config: Config = "embedded",
+    url: Annotated[str | None, typer.Option(help="The room, https://DOMAIN.daily.co/ROOM.")] = None,
+    flags: Flags = [],  # noqa: B006
+    verbose: Verbose = False,
+) -> None:
+    """Join a Daily room; DUOLOGUE_DAILY_TOKEN holds its token."""
+    _bots().daily(config, [*flags, *([f"daily.url={url}"] if url else [])], verbose)
+
+
+@app.command()
 def talk(
     source: Annotated[Path, typer.Argument(metavar="IN.wav")],
     output: Output,
@@ -116,20 +153,41 @@ def talk(
 def speak(
     text: str,
     output: Output,
-    voice: Annotated[str, typer.Option(help="A Piper voice's name or folder.")] = (
-        "piper-en_US-joe-medium"
-    ),
+    voice: Annotated[
+        str, typer.Option(help="A Piper voice's name or folder; or `embedded`, or such a folder.")
+    ] = "piper-en_US-joe-medium",
     lang: Annotated[str, typer.Option(help="Language of the text: en or zh.")] = "en",
+    seed: Annotated[int | None, typer.Option(help="Of the embedded voice's randomness.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Say a text."""
     from duologue.audio.pcm import check_target, write_wav
-    from duologue.tts.offline import speak as say
-    from duologue.tts.piper import PiperVoice
+    from duologue.embedded.package import find_package
 
     if lang not in ("en", "zh"):
         raise UsageError(f"--lang {lang}: expected en or zh")
     check_target(output)
+    if package := find_package(voice):
+        if lang != "en":
+            raise UsageError(f"--lang {lang}: the embedded voice speaks English; take another one")
+        from duologue.embedded.speak import speak as say
+
+        spoken = asyncio.run(say(package, text, seed=seed or 0))
+        samples, rate_hz, facts = spoken.samples, spoken.rate_hz, spoken.facts()
+    else:
+        if seed is not None:
+            raise UsageError("--seed: a Piper voice has none; leave it out")
+        samples, rate_hz, facts = _say_with_piper(voice, text, lang)
+    write_wav(output, samples, rate_hz)
+    said = f"{output}: {facts['audio_s']:.1f} s"
+    typer.echo(json.dumps(facts, indent=2) if as_json else said)
+
+
+def _say_with_piper(voice: str, text: str, lang: str) -> tuple[Any, int, dict[str, Any]]:
+    """Samples, their rate, and facts about them."""
+    from duologue.tts.offline import speak as say
+    from duologue.tts.piper import PiperVoice
+
     engine = PiperVoice(_model(voice))
     try:
         started = time.perf_counter()
@@ -139,10 +197,9 @@ def speak(
         engine.close()
     if not len(samples):
         raise InputError(f"{text!r}: found nothing to say, expected some words")
-    write_wav(output, samples, engine.rate_hz)
     audio_s = len(samples) / engine.rate_hz
     facts = {"audio_s": round(audio_s, 3), "rate_hz": engine.rate_hz, "rtf": spent_s / audio_s}
-    typer.echo(json.dumps(facts, indent=2) if as_json else f"{output}: {audio_s:.1f} s")
+    return samples, engine.rate_hz, facts
 
 
 @app.command()

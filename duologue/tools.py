@@ -17,6 +17,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from duologue.errors import DuologueError, UsageError
+from duologue.limits import TurnBudget
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +55,15 @@ class Tool:
 
 
 class ToolRegistry:
-    """The tools of one session."""
+    """The tools of one session.
+
+    Attributes:
+        budget: What bounds the calls of a turn; None does not.
+    """
 
     def __init__(self) -> None:
         self._tools: dict[str, Tool] = {}
+        self.budget: TurnBudget | None = None
 
     def tool(
         self, *phrases: str, cancel_on_barge_in: bool = True, timeout_s: float = 10.0
@@ -205,6 +211,10 @@ class CallLedger:
             await self.cancel(call)
 
     async def _run(self, call: Call) -> None:
+        budget = self._registry.budget
+        if budget is not None and not budget.take_tool_call():
+            await self._fail(call, "no more tools may be called in this turn; answer without")
+            return
         tool = self._registry.get(call.name)
         if tool is None:
             names = ", ".join(schema["function"]["name"] for schema in self._registry.schemas())

@@ -61,6 +61,23 @@ class StreamFrame(DataFrame):
 
 
 @dataclass
+class UserSpeechFrame(DataFrame):
+    """What the user has said in one stretch of speech, ahead of its transcript.
+
+    Parameters:
+        text: The words.
+        audio: 16-bit mono PCM.
+        rate_hz: Its rate.
+        interruptible: As of the transcript, which an interruption may come from.
+    """
+
+    text: str = ""
+    audio: bytes = b""
+    rate_hz: int = 0
+    interruptible: bool = field(default=False, init=False)
+
+
+@dataclass
 class SpeechTokensFrame(DataFrame):
     """Speech tokens of an answer on their way to token2wav.
 

@@ -12,6 +12,9 @@ from pipecat.frames.frames import (
     LLMContextUserTurnFrame,
     LLMFullResponseEndFrame,
     LLMFullResponseStartFrame,
+    LLMThoughtEndFrame,
+    LLMThoughtStartFrame,
+    LLMThoughtTextFrame,
     TranscriptionFrame,
     TTSAudioRawFrame,
     UserStartedSpeakingFrame,
@@ -55,6 +58,7 @@ class PageEvents(BaseObserver):
         self._turn = 0
         self._text = self._sent_text = ""
         self._text_sent_s = -TEXT_EVERY_S
+        self._thought, self._thought_sent_s = "", -TEXT_EVERY_S
         self._state = ""
         self._said: list[str] = []
         self._spoke = False
@@ -135,6 +139,18 @@ class PageEvents(BaseObserver):
         if self._text != self._sent_text:
             self._sent_text = self._text
             self._event("bot_text", text=self._text)
+
+    def _on_thought_start(self, frame: Frame) -> None:
+        self._thought, self._thought_sent_s = "", -TEXT_EVERY_S
+
+    def _on_thought(self, frame: LLMThoughtTextFrame) -> None:
+        self._thought += frame.text
+        if self._clock() - self._thought_sent_s >= TEXT_EVERY_S:
+            self._send_thought()
+
+    def _send_thought(self, _: Frame | None = None) -> None:
+        self._thought_sent_s = self._clock()
+        self._event("thought", text=self._thought)
 
     def _on_interruption(self, frame: Frame) -> None:
         self._text = self._sent_text = ""
@@ -233,6 +249,9 @@ _HANDLERS: dict[type[Frame], Callable[[PageEvents, Any], None]] = {
     LLMFullResponseStartFrame: PageEvents._on_answer,
     AnswerTextFrame: PageEvents._on_text,
     LLMFullResponseEndFrame: PageEvents._send_text,
+    LLMThoughtStartFrame: PageEvents._on_thought_start,
+    LLMThoughtTextFrame: PageEvents._on_thought,
+    LLMThoughtEndFrame: PageEvents._send_thought,
     VoiceAudioFrame: PageEvents._on_voice,
     HeardFrame: PageEvents._on_heard,
     AnswerDoneFrame: PageEvents._on_done,

@@ -19,7 +19,7 @@ from pipecat.frames.frames import (
 from pipecat.processors.frame_processor import FrameDirection, FrameProcessor
 
 from duologue.memory import Memory
-from duologue.particles import Particle, Rendered, Renderer, Scanner, Text
+from duologue.particles import Particle, Renderer, Scanner, Text
 from duologue.tools import Call, CallLedger, CallState, ToolRegistry
 from processors.frames import (
     AnswerTextFrame,
@@ -38,13 +38,16 @@ OWED_S = 0.3
 class SideBranch(FrameProcessor):
     """Splits the LM's stream: plain text to the voice, all else to whom it concerns.
 
+    Text of a speech-text LM that its own speech does not say is said behind it by the decoupled
+    voice: what is shown is heard, and what was heard is remembered.
+
     Tools run beside the speech. When the last call of an answer has a result, the LM is asked
     again; an interruption cancels the calls of tools that do not outlive it.
 
     Args:
         memory: Receives the text as it is generated, the calls and their results.
         tools: What the LM may call.
-        renderer: How the voice expresses particles.
+        renderer: Which particles are replaced by words; the others are left to the voice.
     """
 
     def __init__(self, memory: Memory, tools: ToolRegistry, renderer: Renderer):
@@ -61,6 +64,8 @@ class SideBranch(FrameProcessor):
         self._streaming = 0
         self._settled = False
         self._announced = (0, "")
+        # What no speech token of an answer says that is heard by its speech tokens.
+        self._unsaid: list[str | Particle] = []
         # Oldest first; beyond the bound the oldest is dropped.
         self._announcements: deque[str] = deque(maxlen=MAX_ANNOUNCEMENTS)
 
@@ -70,7 +75,9 @@ class SideBranch(FrameProcessor):
         match frame:
             case LLMFullResponseStartFrame():
                 await self._begin(frame.metadata.get("turn"))
-                self._streaming, self._settled = self._turn, False
+                self._streaming, self._settled, self._owed = self._turn, False, False
+            case StreamFrame(spoken=False) if self._memory.follows(self._turn):
+                self._unsaid.append(frame.item)
             case StreamFrame(item=str(text), spoken=spoken):
                 await self._push_text(text, spoken=spoken)
             case StreamFrame(item=Particle() as mark, spoken=spoken):
@@ -87,6 +94,7 @@ class SideBranch(FrameProcessor):
                 await self._forward(self._scanner.flush())
                 # A frame of its own: observers see the LM's before the last of the text.
                 await self.push_frame(LLMFullResponseEndFrame())
+                await self._say_unsaid()
                 await self._over()
             case TTSSpeakFrame():
                 await self._announce(frame.text)
@@ -101,8 +109,8 @@ class SideBranch(FrameProcessor):
 
     async def _begin(self, turn: int | None = None) -> None:
         self._turn = turn or self._memory.begin()
-        self._owed = False
         self._scanner = Scanner()
+        self._unsaid.clear()
         start = LLMFullResponseStartFrame()
         start.metadata["turn"] = self._turn
         await self.push_frame(start)
@@ -115,19 +123,33 @@ class SideBranch(FrameProcessor):
                 await self._mark(event)
 
     async def _mark(self, mark: Particle, *, spoken: bool = False) -> None:
-        rendered = Rendered() if spoken else self._renderer.render(mark)
-        shown = spoken or not rendered.stripped
-        await self.push_frame(ParticleFrame(turn=self._turn, particle=mark, rendered=shown))
-        if rendered.text:
-            await self._push_text(rendered.text)
+        """Put words in a mark's place, or leave it to the voice, which tells what becomes of it."""
+        words = None if spoken else self._renderer.render(mark).text
+        if spoken or words:
+            await self.push_frame(ParticleFrame(turn=self._turn, particle=mark, rendered=True))
+        else:
+            await self.push_frame(StreamFrame(mark))
+        if words:
+            await self._push_text(words)
 
     async def _push_text(self, text: str, *, spoken: bool = False) -> None:
         self._memory.add(self._turn, text)
         await self.push_frame(AnswerTextFrame(text, turn=self._turn, spoken=spoken))
 
+    async def _say_unsaid(self) -> None:
+        """Let the decoupled voice say, as an answer of its own, what no speech token has said."""
+        unsaid, self._unsaid = self._unsaid, []
+        if not any(map(str.isalnum, "".join(item for item in unsaid if isinstance(item, str)))):
+            return
+        await self._begin()
+        for item in unsaid:
+            await (self._push_text(item) if isinstance(item, str) else self._mark(item))
+        await self.push_frame(LLMFullResponseEndFrame())
+
     async def _watch(self, frame: Frame) -> None:
         if isinstance(frame, InterruptionFrame):
             self._scanner = Scanner()
+            self._unsaid.clear()
             self._streaming, self._settled = 0, False
             turn, text = self._announced
             if self._memory.unheard(turn):

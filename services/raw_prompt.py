@@ -17,13 +17,16 @@ def raw_request(
     defaults: Request,
     items: Sequence[Item],
     mode: Mode,
+    thought: str | None = None,
 ) -> Request:
     """A request of these items, as ids where the engine takes some and a tokenizer makes them.
+
+    `thought` is that of `render`.
 
     Raises:
         UsageError: the family cannot do this.
     """
-    parts = render(vocabulary, items, mode, defaults.tools)
+    parts = render(vocabulary, items, mode, defaults.tools, thought=thought)
     own_ids = any(book.token is None for book in vocabulary.profile.codebooks)
     if vocabulary.vocab is not None and engine.capabilities.prompt_ids and not own_ids:
         parts = (IdsPart(tuple(prompt_ids(vocabulary, parts))),)

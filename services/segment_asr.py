@@ -24,9 +24,9 @@ from pipecat.services.settings import STTSettings
 from pipecat.services.stt_service import SegmentedSTTService
 from pipecat.utils.time import time_now_iso8601
 
-from duologue.audio.pcm import from_int16_bytes
+from duologue.audio.pcm import ASR_RATE_HZ, from_int16_bytes, resample, to_int16_bytes
 from duologue.errors import EngineError
-from processors.frames import FloorFrame
+from processors.frames import FloorFrame, UserSpeechFrame
 
 FIRST_LOOK_S = 0.25
 """With less speech than this beyond the VAD's start, a look is guesswork."""
@@ -85,6 +85,9 @@ class SegmentASR(SegmentedSTTService):
         max_speech_s: Longer speech is recognised in parts.
         barge_in_every_s: Pause between interims while the bot has the floor.
         live_every_s: The same while it has not, for the live transcript only; 0 is off.
+
+    Attributes:
+        gives_sound: Whether the sound goes down ahead of its words, for a model that hears.
     """
 
     def __init__(
@@ -106,6 +109,7 @@ class SegmentASR(SegmentedSTTService):
         self._max_speech_s = max_speech_s
         self._barge_in_every_s = barge_in_every_s
         self._live_every_s = live_every_s
+        self.gives_sound = False
         self._floor = False
         self._interims: asyncio.Task[None] | None = None
         self._pause = Pause()
@@ -114,7 +118,7 @@ class SegmentASR(SegmentedSTTService):
 
     @abstractmethod
     def recognize(self, audio: bytes) -> Recognised:
-        """Recognise one whole stretch of speech (16-bit mono PCM); runs in the pool."""
+        """Recognise one whole stretch of speech (16-bit mono PCM, 16 kHz); runs in the pool."""
 
     def glimpse(self, audio: bytes, *, fresh: bool) -> Recognised:
         """Recognise what there is of an unfinished stretch; runs in the pool.
@@ -166,6 +170,8 @@ class SegmentASR(SegmentedSTTService):
         heard = await (early or self._in_pool(self.recognize, audio))
         await self.stop_processing_metrics()
         text = heard.text if heard.credible else ""
+        if self.gives_sound and text:
+            yield UserSpeechFrame(text, audio, self.sample_rate)
         frame = TranscriptionFrame(text, self._user_id, time_now_iso8601(), result=heard)
         # A turn that this very transcript starts must not drop it (pipecat-ai/pipecat#5683).
         frame.interruptible = False
@@ -231,10 +237,16 @@ class SegmentASR(SegmentedSTTService):
         self, recognize: Callable[[bytes], Recognised], audio: bytes
     ) -> asyncio.Future[Recognised]:
         loop = asyncio.get_running_loop()
-        future = loop.run_in_executor(self._pool, recognize, audio)
+        future = loop.run_in_executor(self._pool, lambda: recognize(self._for_model(audio)))
         # Nobody may be left to look at the failure of an attempt that was dropped.
         future.add_done_callback(lambda done: done.cancelled() or done.exception())
         return future
+
+    def _for_model(self, audio: bytes) -> bytes:
+        """At the rate that models take: a phone's pipeline runs at 8 kHz."""
+        if self.sample_rate == ASR_RATE_HZ:
+            return audio
+        return to_int16_bytes(resample(from_int16_bytes(audio), self.sample_rate, ASR_RATE_HZ))
 
     async def _stop_interims(self) -> None:
         if self._interims is not None:

@@ -1,12 +1,10 @@
 """A speech-text LM as a pipecat service: one stream to text, speech tokens and tool calls."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
-from time import monotonic
 
-import numpy as np
 from loguru import logger
 from pipecat.frames.frames import (
     Frame,
@@ -15,78 +13,23 @@ from pipecat.frames.frames import (
     LLMFullResponseStartFrame,
     MetricsFrame,
 )
-from pipecat.metrics.metrics import MetricsData
 from pipecat.processors.frame_processor import FrameDirection
 from pipecat.services.llm_service import LLMService
 
 from duologue.errors import DuologueError
-from duologue.lm.conversation import Answer, Item, estimate, from_messages
+from duologue.lm.conversation import Answer, Item, User, estimate, from_messages, in_turns
 from duologue.lm.cursor import HeardCursor
 from duologue.lm.demux import Demux
-from duologue.lm.engine import Engine, Finish, Ids, Message, Request, Step, TextDelta, ToolCall
-from duologue.lm.events import (
-    AudioTokens,
-    EndReason,
-    Event,
-    Particle,
-    ToolCallMalformed,
-    ToolCallReady,
-    TurnEnd,
-)
-from duologue.lm.events import TextDelta as Text
+from duologue.lm.engine import Engine, Message, Request
+from duologue.lm.hearing import Hearing
 from duologue.lm.modes import Mode
-from duologue.lm.templates import prompt_prefix
+from duologue.lm.templates import prompt_prefix, render_messages, thought_end
 from duologue.lm.vocabulary import Vocabulary
-from duologue.memory import Memory, merge_turns
-from processors.frames import SpeechTokensFrame, StreamFrame, ToolCallFrame
+from duologue.memory import Memory
+from processors.frames import UserSpeechFrame
 from services.lm_settings import lm_settings
 from services.raw_prompt import raw_request
-
-_ENDS = {"length": EndReason.CUT, "stop": EndReason.STOP}
-
-
-class SpeechLMMetricsData(MetricsData):
-    """How one answer was generated.
-
-    Parameters:
-        first_audio_s: From the request to the first speech token; None without any.
-        audio_tokens: Speech tokens.
-        tokens_per_s: Speech tokens a second from the first to the last; 0 with fewer than two.
-        dropped: What of the stream reached nobody.
-    """
-
-    first_audio_s: float | None
-    audio_tokens: int
-    tokens_per_s: float
-    dropped: int
-
-
-@dataclass(slots=True)
-class _Spoken:
-    """An answer's text and speech as generated."""
-
-    codes: list[list[int]]
-    text: str = ""
-
-    @property
-    def tokens(self) -> int:
-        """Of the last codebook, which tells the time."""
-        return len(self.codes[-1]) if self.codes else 0
-
-    def complete(self, answer: Answer, heard: int | None) -> Answer:
-        """The answer as remembered, with its speech.
-
-        Args:
-            answer: Its text, cut to what was heard.
-            heard: Tokens of the last codebook that were played; None if another voice spoke.
-        """
-        whole = replace(answer, audio=tuple(map(tuple, self.codes)))
-        chars, length = len(answer.text), len(self.text.rstrip())
-        if chars >= length:
-            return whole
-        if heard is None:
-            heard = self.tokens * chars // length
-        return whole.keep(chars, heard)
+from services.speech_stream import AnswerReader, Spoken, StreamReader, ThoughtReader
 
 
 class SpeechLM(LLMService):
@@ -94,6 +37,13 @@ class SpeechLM(LLMService):
 
     A tool call goes out the moment it is complete, while the speech before it is still playing.
     A malformed one is reported, and neither spoken nor remembered.
+
+    A model that thinks first is asked twice. Its thought goes out as pipecat's frames of a thought,
+    and is neither spoken nor remembered.
+
+    In a mode that hears, the engine takes chat messages, and the model is given the sound of the
+    user's turn, the recogniser's words only where there is none: a turn beyond `Hearing.longest_s`
+    is read as a whole.
 
     Args:
         engine: The model, shared by sessions.
@@ -104,7 +54,11 @@ class SpeechLM(LLMService):
         before: Called before each prompt is written.
         decoded: Whether its speech tokens are spoken; if not, a decoupled voice says its text.
         budget: Size of a prompt in tokens beyond which answers are remembered as text, or, in a
-            family that knows none without speech, the older half of them not at all.
+            family that knows none without speech, the older half of them not at all, and what the
+            user said before as words.
+        hearing: Keeps the user's sound; needed in modes that hear.
+        past_sound: Whether what has been answered is still given as sound.
+        max_thought: Most tokens of a thought.
     """
 
     def __init__(
@@ -118,6 +72,9 @@ class SpeechLM(LLMService):
         *,
         decoded: bool,
         budget: int = 8192,
+        hearing: Hearing | None = None,
+        past_sound: bool = False,
+        max_thought: int = 512,
     ):
         super().__init__(settings=lm_settings(vocabulary.profile.family, defaults))
         self._engine = engine
@@ -128,7 +85,10 @@ class SpeechLM(LLMService):
         self._before = before
         self._decoded = decoded
         self._budget = budget
-        self._spoken: dict[int, _Spoken] = {}
+        self._hearing = hearing
+        self._past_sound = past_sound
+        self._max_thought = max_thought
+        self._spoken: dict[int, Spoken] = {}
         self._pace = 1.0
         books = vocabulary.profile.codebooks
         self._rate_hz = books[-1].rate_hz if books else 0.0
@@ -138,159 +98,119 @@ class SpeechLM(LLMService):
         return True
 
     async def process_frame(self, frame: Frame, direction: FrameDirection):
-        """Answer each context; pass everything else."""
+        """Answer each context, keep the user's sound; pass everything else."""
         await super().process_frame(frame, direction)
-        if not isinstance(frame, LLMContextFrame):
+        if isinstance(frame, LLMContextFrame):
+            await self._respond(frame)
+        elif isinstance(frame, UserSpeechFrame) and self._hearing:
+            self._hearing.hear(frame.text, frame.audio, frame.rate_hz)
+        else:
             await self.push_frame(frame, direction)
-            return
+
+    async def _respond(self, frame: LLMContextFrame) -> None:
         self._before()
         messages: list[Message] = list(frame.context.messages)  # type: ignore[arg-type]
         start = LLMFullResponseStartFrame()
         turn = start.metadata["turn"] = self._memory.begin()
         try:
             await self.push_frame(start)
-            request = self._request(messages)
-            await self._answer(turn, request)
+            items = self._items(messages, frame.speculation)
+            mode = self._mode_for(items)
+            await self.start_ttfb_metrics()
+            thought = None
+            if self._vocabulary.profile.thinks:
+                thought = await self._think(turn, self._request(items, mode))
+            await self._answer(turn, mode, self._request(items, mode, thought), thought)
         except DuologueError as error:
             await self.push_error(str(error), exception=error)
         finally:
             await self.push_frame(LLMFullResponseEndFrame())
 
-    def _request(self, messages: list[Message]) -> Request:
+    def _items(self, messages: list[Message], provisional: bool) -> list[Item]:
+        """The conversation, within the budget."""
         self._spoken = {t: s for t, s in self._spoken.items() if t in self._memory.answers}
         profile = self._vocabulary.profile
-        items = self._conversation(messages)
+        items = self._conversation(messages, provisional, self._past_sound)
         if estimate(profile, items) > self._budget:
             # Much at once: what is dropped bit by bit leaves the server no prefix to keep.
             keep = 0 if profile.text_history else len(self._spoken) // 2
             newest = sorted(self._spoken)[len(self._spoken) - keep :]
             self._spoken = {turn: self._spoken[turn] for turn in newest}
-            items = self._conversation(messages)
-        return raw_request(self._engine, self._vocabulary, self._defaults, items, self._mode)
+            items = self._conversation(messages, provisional, False)
+        return items
 
-    def _conversation(self, messages: Sequence[Message]) -> list[Item]:
-        merged = merge_turns(list(messages))
+    def _conversation(
+        self, messages: Sequence[Message], provisional: bool, past_sound: bool
+    ) -> list[Item]:
         turns = {id(message): turn for turn, message in self._memory.answers.items()}
-        items = []
-        for message, item in zip(merged, from_messages(merged), strict=True):
+        items = list(from_messages(messages))
+        if self._hearing:
+            sounds = self._hearing.attend(messages, past=past_sound, provisional=provisional)
+            for place, sound in enumerate(sounds):
+                if isinstance(item := items[place], User):
+                    items[place] = replace(item, audio=sound)
+        for place, message in enumerate(messages):
             turn = turns.get(id(message), 0)
             spoken = self._spoken.get(turn)
-            if spoken and isinstance(item, Answer):
+            if spoken and isinstance(item := items[place], Answer):
                 played = round(self._memory.played_s(turn) * self._rate_hz)
-                item = spoken.complete(item, played if self._decoded else None)
-            if self._remembers(item):
-                items.append(item)
-        return items
+                items[place] = spoken.complete(item, played if self._decoded else None)
+        return [item for item in in_turns(items) if self._remembers(item)]
 
     def _remembers(self, item: Item) -> bool:
         """Some families know no answer without its speech."""
         silent = isinstance(item, Answer) and not (item.audio or item.calls)
         return self._vocabulary.profile.text_history or not silent
 
-    async def _answer(self, turn: int, request: Request) -> None:
+    def _mode_for(self, items: Sequence[Item]) -> Mode:
+        """As set up; but what the user said without a sound to hear is read."""
+        users = [item for item in items if isinstance(item, User)]
+        if not self._mode.audio_in or (users and users[-1].audio):
+            return self._mode
+        logger.warning(
+            "the model reads this turn: its sound is longer than speech_lm.longest_turn_s, or none "
+            "of it belongs to the words"
+        )
+        return self._mode.read
+
+    def _request(self, items: Sequence[Item], mode: Mode, thought: str | None = None) -> Request:
+        if not self._hearing:
+            return raw_request(self._engine, self._vocabulary, self._defaults, items, mode, thought)
+        messages = render_messages(
+            self._vocabulary, items, mode, self._defaults.tools, thought=thought
+        )
+        return replace(self._defaults, messages=messages)
+
+    async def _think(self, turn: int, request: Request) -> str:
+        """What the model thinks before it answers."""
         profile = self._vocabulary.profile
-        prefix = prompt_prefix(profile, self._mode)
+        demux = Demux(self._vocabulary, turn_id=turn, prefix=prompt_prefix(profile, self._mode))
+        reader = ThoughtReader(self, demux)
+        stop, stop_ids = thought_end(self._vocabulary)
+        await self._read(
+            reader, replace(request, max_tokens=self._max_thought, stop=stop, stop_ids=stop_ids)
+        )
+        return reader.text
+
+    async def _answer(self, turn: int, mode: Mode, request: Request, thought: str | None) -> None:
+        profile = self._vocabulary.profile
+        prefix = prompt_prefix(profile, mode, thought=thought)
         demux = Demux(self._vocabulary, turn_id=turn, prefix=prefix)
-        writer = _Writer(self, demux, turn)
-        if profile.codebooks and self._mode.audio_out:
-            self._spoken[turn] = writer.spoken
-        if self._decoded:
-            cursor = writer.cursor = HeardCursor(profile.codebooks[-1], pace=self._pace)
+        cursor = HeardCursor(profile.codebooks[-1], pace=self._pace) if self._decoded else None
+        reader = AnswerReader(self, demux, profile, turn, cursor)
+        if profile.codebooks and mode.audio_out:
+            self._spoken[turn] = reader.spoken
+        if cursor is not None:
             self._memory.follow(
                 turn,
                 lambda seconds: cursor.chars_at(seconds * self._rate_hz),
-                lambda: writer.spoken.tokens / self._rate_hz if writer.whole else inf,
+                lambda: reader.spoken.tokens / self._rate_hz if reader.whole else inf,
             )
-        await self.start_ttfb_metrics()
+        await self._read(reader, request)
+        if cursor is not None:
+            self._pace = cursor.pace
+        await self.push_frame(MetricsFrame(data=[reader.metrics(self.name)]))
+
+    async def _read(self, reader: StreamReader, request: Request) -> None:
         async with aclosing(self._engine.stream(request)) as steps:  # type: ignore[type-var]
-            await writer.write(steps)
-        if writer.cursor is not None:
-            self._pace = writer.cursor.pace
-        await self.push_frame(MetricsFrame(data=[writer.metrics(self.name)]))
-
-
-class _Writer:
-    """One answer's steps to frames."""
-
-    def __init__(self, service: SpeechLM, demux: Demux, turn: int):
-        self.cursor: HeardCursor | None = None
-        self.spoken = _Spoken([[] for _ in service._vocabulary.profile.codebooks])
-        self._service = service
-        self._demux = demux
-        self._turn = turn
-        self._books = [book.name for book in service._vocabulary.profile.codebooks]
-        self._speaks = service._decoded
-        self._begin_s = monotonic()
-        self._first_s = self._last_s = 0.0
-        self._dropped = 0
-        self.whole = False
-
-    async def write(self, steps: AsyncIterator[Step]) -> None:
-        """Take the stream to its end, or to where the demultiplexer ends it."""
-        reason = EndReason.CUT
-        async for step in steps:
-            await self._service.stop_ttfb_metrics()
-            if isinstance(step, Ids):
-                await self._push(self._demux.push(step.ids))
-            elif isinstance(step, TextDelta):
-                await self._push(self._demux.push_text(step.text))
-            elif isinstance(step, ToolCall):
-                await self._service.push_frame(ToolCallFrame(step))
-            elif isinstance(step, Finish):
-                reason = _ENDS.get(step.reason, EndReason.STOP)
-            if self._demux.ended:
-                break
-        await self._push(self._demux.finish(reason))
-
-    def metrics(self, processor: str) -> SpeechLMMetricsData:
-        """Of the whole answer."""
-        count = self.spoken.tokens
-        lasted_s = self._last_s - self._first_s
-        return SpeechLMMetricsData(
-            processor=processor,
-            model=self._service._vocabulary.profile.family,
-            first_audio_s=self._first_s - self._begin_s if count else None,
-            audio_tokens=count,
-            tokens_per_s=(count - 1) / lasted_s if lasted_s > 0 else 0.0,
-            dropped=self._dropped,
-        )
-
-    async def _push(self, events: list[Event]) -> None:
-        for event in events:
-            if self.cursor is not None:
-                self.cursor.feed(event)
-            if isinstance(event, AudioTokens):
-                await self._push_audio(event)
-            else:
-                await self._push_other(event)
-
-    async def _push_other(self, event: Event) -> None:
-        service = self._service
-        match event:
-            case Text(text=text) if text:
-                self.spoken.text += text
-                await service.push_frame(StreamFrame(text, spoken=self._speaks))
-            case Particle(mark=mark):
-                await service.push_frame(StreamFrame(mark, spoken=self._speaks))
-            case ToolCallReady(index=index, name=name, arguments=arguments):
-                call = ToolCall(f"call_{index}", name, arguments)
-                await service.push_frame(ToolCallFrame(call))
-            case ToolCallMalformed(problem=problem, source=source):
-                message = f"the model's tool call cannot be read: {problem}: {source!r}"
-                await service.push_error(message)
-            case TurnEnd():
-                self._end(event)
-
-    async def _push_audio(self, event: AudioTokens) -> None:
-        self.spoken.codes[self._books.index(event.codebook)] += event.tokens
-        if event.codebook == self._books[-1]:
-            self._last_s = monotonic()
-            self._first_s = self._first_s or self._last_s
-            tokens = np.array(event.tokens, np.int32)
-            await self._service.push_frame(SpeechTokensFrame(turn=self._turn, tokens=tokens))
-
-    def _end(self, event: TurnEnd) -> None:
-        self._dropped = sum(event.dropped.values())
-        self.whole = event.reason is EndReason.STOP and bool(self.spoken.tokens)
-        if self._dropped or event.reason in (EndReason.LOOP, EndReason.IDLE):
-            logger.warning(f"turn {self._turn} ended ({event.reason}), dropped: {event.dropped}")
+            await reader.read(steps)

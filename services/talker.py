@@ -1,9 +1,11 @@
 """A speech-text LM as the voice of another model's text (T1-A1): text in, speech tokens out."""
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from math import inf
+from typing import Any
 
 import numpy as np
 from pipecat.frames.frames import (
@@ -17,19 +19,25 @@ from pipecat.services.ai_service import AIService
 from pipecat.services.settings import TTSSettings
 
 from duologue.errors import DuologueError
-from duologue.lm.conversation import Item, User
+from duologue.lm.conversation import Item, Style, System, User
 from duologue.lm.cursor import HeardCursor
 from duologue.lm.demux import Demux
 from duologue.lm.engine import Engine, Ids, Request, TextDelta
-from duologue.lm.events import AudioTokens, EndReason, Event, TurnEnd
-from duologue.lm.events import TextDelta as Text
+from duologue.lm.events import AudioTokens, EndReason, Event, Particle, TurnEnd
+from duologue.lm.events import TextDelta as SpokenText
 from duologue.lm.modes import Mode
 from duologue.lm.templates import prompt_prefix
 from duologue.lm.vocabulary import Vocabulary
 from duologue.memory import Memory
+from duologue.particles import Composer, Text, Utterance, talker_renderer
+from duologue.particles import Particle as Mark
+from duologue.particles.renderers.cosyvoice import END_OF_PROMPT
 from duologue.text import Clause, ClauseSplitter, Speaker
-from processors.frames import AnswerTextFrame, SpeechTokensFrame
+from processors.frames import AnswerTextFrame, ParticleFrame, SpeechTokensFrame, StreamFrame
 from services.raw_prompt import raw_request
+
+INSTRUCTION = "instruct_text"
+STYLE = frozenset(field.name for field in fields(Style))
 
 
 @dataclass(slots=True)
@@ -43,6 +51,10 @@ class _Answer:
 
 class Talker(AIService):
     """Turns an answer's text to speech tokens, clause by clause, for token2wav.
+
+    Particles become the family's own marks where it has some, which are neither shown nor
+    remembered. A mood for which a family takes an instruction stands in the prompt in place of the
+    speaker, whose sound the decoder has in any case.
 
     Args:
         engine: The model, shared by sessions.
@@ -70,11 +82,12 @@ class Talker(AIService):
         super().__init__(settings=TTSSettings(model=family, voice=None, language=lang))
         vocabulary.profile.check_mode(Mode.T1_A1)
         self._engine, self._vocabulary, self._defaults = engine, vocabulary, defaults
-        self._memory, self._before, self._lang = memory, tuple(speaker), lang
+        self._memory, self._speaker, self._lang = memory, tuple(speaker), lang
+        styled = any(isinstance(item, Style) for item in speaker)
+        self._renderer = talker_renderer(family, {INSTRUCTION} | (STYLE if styled else set()))
         self._book = vocabulary.profile.codebooks[-1]
         self._prefix = prompt_prefix(vocabulary.profile, Mode.T1_A1)
         self._pace = 1.0
-        self._clause: Clause | None = None
         self._begin(0)
 
     def can_generate_metrics(self) -> bool:
@@ -88,10 +101,15 @@ class Talker(AIService):
             self._begin(frame.metadata.get("turn", 0))
             self._follow()
         elif isinstance(frame, AnswerTextFrame):
+            self._text += frame.text
             await self._speak(self._clauses.feed(frame.text))
+            return
+        elif isinstance(frame, StreamFrame) and isinstance(frame.item, Mark):
+            self._marks.append((len(self._text), frame.item))
             return
         elif isinstance(frame, LLMFullResponseEndFrame):
             await self._speak(self._clauses.flush())
+            await self._speak_to(len(self._text))
             if not self._answer.failed:
                 self._answer.whole = True
                 self._cursor.feed(TurnEnd(self._turn, 0, 0, 0, EndReason.STOP, 0, {}))
@@ -103,7 +121,11 @@ class Talker(AIService):
     def _begin(self, turn: int) -> None:
         self._turn = turn
         self._clauses = ClauseSplitter(self._lang)
-        self._speaker = Speaker(self._lang)
+        self._composer = Composer(self._renderer, Speaker(self._lang).say)
+        self._text, self._said = "", 0
+        # Those that stand behind what was said, with their places in the answer's text.
+        self._marks: deque[tuple[int, Mark]] = deque()
+        self._unsaid: tuple[Text | Mark, ...] = ()
         self._cursor = HeardCursor(self._book, pace=self._pace, aligned=True)
         self._answer = _Answer()
 
@@ -117,21 +139,47 @@ class Talker(AIService):
 
     async def _speak(self, clauses: list[Clause]) -> None:
         for clause in clauses:
-            spoken = self._speaker.say(clause.text)
-            if not spoken or self._answer.failed:
-                continue
-            self._clause = clause
-            try:
-                await self._say(spoken)
-            except DuologueError as error:
-                # What comes behind a gap would make no sense.
-                self._answer.failed = True
-                await self.push_error(str(error), exception=error)
+            await self._speak_to(clause.end)
 
-    async def _say(self, text: str) -> None:
-        request = raw_request(
-            self._engine, self._vocabulary, self._defaults, (*self._before, User(text)), Mode.T1_A1
-        )
+    async def _speak_to(self, end: int) -> None:
+        """Say the answer's text up to a place, the marks there included."""
+        marked = list(self._marked(end))
+        utterances = self._composer.compose(marked)
+        await self._tell(marked, utterances)
+        for utterance in utterances:
+            if utterance.text and not self._answer.failed:
+                await self._try(utterance)
+
+    def _marked(self, end: int) -> Iterator[Text | Mark]:
+        at, self._said = self._said, end
+        while self._marks and self._marks[0][0] <= end:
+            place, mark = self._marks.popleft()
+            yield Text(self._text[at:place], at, place)
+            yield replace(mark, start=place, end=place)
+            at = place
+        yield Text(self._text[at:end], at, end)
+
+    async def _tell(self, marked: list[Text | Mark], utterances: list[Utterance]) -> None:
+        """Tell which marks are expressed."""
+        stripped = {(mark.start, mark.source) for said in utterances for mark in said.stripped}
+        for mark in marked:
+            if isinstance(mark, Mark) and not mark.closes:
+                shown = not self._answer.failed and (mark.start, mark.source) not in stripped
+                frame = ParticleFrame(turn=self._turn, particle=mark, rendered=shown)
+                await self.push_frame(frame)
+
+    async def _try(self, utterance: Utterance) -> None:
+        self._unsaid = utterance.heard
+        try:
+            await self._say(utterance)
+        except DuologueError as error:
+            # What comes behind a gap would make no sense.
+            self._answer.failed = True
+            await self.push_error(str(error), exception=error)
+
+    async def _say(self, utterance: Utterance) -> None:
+        items = (*self._before(utterance.parameters), User(utterance.text))
+        request = raw_request(self._engine, self._vocabulary, self._defaults, items, Mode.T1_A1)
         demux = Demux(self._vocabulary, turn_id=self._turn, prefix=self._prefix)
         await self.start_ttfb_metrics()
         async with aclosing(self._engine.stream(request)) as steps:  # type: ignore[type-var]
@@ -144,14 +192,31 @@ class Talker(AIService):
                     return
         await self._push(demux.finish(EndReason.STOP))
 
+    def _before(self, parameters: Mapping[str, Any]) -> Sequence[Item]:
+        """What stands before the text, with what its marks ask for."""
+        if INSTRUCTION in parameters:
+            return (System(parameters[INSTRUCTION].removesuffix(END_OF_PROMPT)),)
+        return [
+            replace(item, **parameters) if isinstance(item, Style) else item
+            for item in self._speaker
+        ]
+
     async def _push(self, events: list[Event]) -> None:
         for event in events:
             if isinstance(event, AudioTokens) and event.codebook == self._book.name:
                 await self.stop_ttfb_metrics()
-                if said := self._clause:
-                    self._clause = None
-                    self._cursor.feed(Text(self._turn, 0, said.start, 0, said.text, (), True))
+                self._follow_text()
                 self._cursor.feed(event)
                 self._answer.tokens += len(event.tokens)
                 tokens = np.array(event.tokens, np.int32)
                 await self.push_frame(SpeechTokensFrame(turn=self._turn, tokens=tokens))
+
+    def _follow_text(self) -> None:
+        """Give the cursor what the next tokens say."""
+        unsaid, self._unsaid = self._unsaid, ()
+        for item in unsaid:
+            place = self._turn, 0, item.start, 0
+            if isinstance(item, Text):
+                self._cursor.feed(SpokenText(*place, item.text, (), True))
+            else:
+                self._cursor.feed(Particle(*place, item))

@@ -17,10 +17,11 @@ from pipecat.services.settings import TTSSettings
 
 from duologue.audio.pcm import resample, to_int16_bytes
 from duologue.errors import EngineError
+from duologue.particles import Particle
 from duologue.text import Clause, ClauseSplitter, Speaker
 from duologue.tts.piper import PiperVoice
 from duologue.tts.words import spread
-from processors.frames import AnswerTextFrame, VoiceAudioFrame
+from processors.frames import AnswerTextFrame, ParticleFrame, StreamFrame, VoiceAudioFrame
 
 AUDIBLE = 10 ** (-46 / 20)
 
@@ -31,7 +32,7 @@ class Voice(AIService):
     Not a pipecat TTSService, whose text frames carry no offsets: every audio frame says which of
     the answer's characters have been said by which sample, and barge-in cuts the memory by that.
     Synthesis runs inside `process_frame`, so text waits in this processor's queue meanwhile and an
-    interruption drops both.
+    interruption drops both. It has no marks of its own: particles are reported as not expressed.
 
     Args:
         voice: The engine, shared by sessions.
@@ -63,6 +64,9 @@ class Voice(AIService):
             await self.push_frame(frame, direction)
         elif isinstance(frame, AnswerTextFrame) and not frame.spoken:
             await self._speak(self._clauses.feed(frame.text))
+        elif isinstance(frame, StreamFrame) and isinstance(frame.item, Particle):
+            if not frame.item.closes:
+                await self.push_frame(ParticleFrame(turn=self._turn, particle=frame.item))
         elif isinstance(frame, LLMFullResponseEndFrame):
             try:
                 await self._speak(self._clauses.flush())

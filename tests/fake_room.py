@@ -9,6 +9,7 @@ import json
 import sys
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import uvicorn
@@ -59,7 +60,8 @@ class FakeRoom:
         if self.full:
             raise HTTPException(503, "The room is full (4 of 4 <b>calls</b>). Try again later.")
         peer = RTCPeerConnection()
-        pc_id = f"peer-{len(self.peers)}"
+        # A new path for a call that is known keeps its id.
+        pc_id = body["pc_id"] if body.get("pc_id") in self.peers else f"peer-{uuid4().hex}"
         self.peers[pc_id] = peer
 
         @peer.on("datachannel")

@@ -128,22 +128,6 @@ def test_flush_begins_a_new_turn():
     assert splitter.flush() == [Clause("New", 0, 3, True)]
 
 
-def test_offsets_follow_the_turn_where_marks_were_taken_out():
-    turn = "(laughs) That is (sighs) funny. Right you are, my friend."
-    splitter = ClauseSplitter()
-    clauses = splitter.feed(turn[8:17], at=8)
-    clauses += splitter.feed(turn[24:], at=24)
-    clauses += splitter.flush()
-    assert [clause.text for clause in clauses] == [
-        "That is  funny.",
-        "Right you are, my friend.",
-    ]
-    assert [turn[clause.start : clause.end] for clause in clauses] == [
-        "That is (sighs) funny.",
-        "Right you are, my friend.",
-    ]
-
-
 @pytest.mark.parametrize(
     ("lang", "limits"),
     [

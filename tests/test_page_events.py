@@ -7,6 +7,9 @@ from pipecat.frames.frames import (
     Frame,
     InterruptionFrame,
     LLMFullResponseStartFrame,
+    LLMThoughtEndFrame,
+    LLMThoughtStartFrame,
+    LLMThoughtTextFrame,
     TranscriptionFrame,
     TTSAudioRawFrame,
     UserStartedSpeakingFrame,
@@ -76,3 +79,14 @@ async def test_latency_is_that_of_the_answer_that_is_heard(told: Told) -> None:
     (latency,) = [event for event in told.events if event["type"] == "latency"]
     assert latency["lm_first_token_ms"] == 5000
     assert latency["total_ms"] == 8500
+
+
+async def test_a_thought_is_shown_as_it_grows_and_whole_at_its_end(told: Told) -> None:
+    start = LLMFullResponseStartFrame()
+    start.metadata["turn"] = 3
+    for words in (["It ", "is."], ["So"]):
+        told.page._clock = lambda: 0.0
+        await told.see(start, LLMThoughtStartFrame(), *map(LLMThoughtTextFrame, words))
+        await told.see(LLMThoughtEndFrame())
+    thoughts = [(e["turn"], e["text"]) for e in told.events if e["type"] == "thought"]
+    assert thoughts == [(3, "It "), (3, "It is."), (3, "So"), (3, "So")]

@@ -163,6 +163,15 @@ def test_any_cut_gives_the_same_events(text, data):
     assert scan(*pieces) == scan(text) == scan(*text)
 
 
+@pytest.mark.parametrize(
+    "text", ["one \\(laughs) two", "one two  (sad) three", "a b*sighs*", "go.  (sad) so"]
+)
+def test_what_stands_before_a_mark_counts_in_another_piece_too(text):
+    for cut in range(len(text)):
+        assert scan(text[:cut], text[cut:]) == scan(text)
+        assert scan(text[:cut], " ", text[cut:]) == scan(f"{text[:cut]} {text[cut:]}")
+
+
 @settings(deadline=None)
 @given(turns)
 def test_events_tile_the_text(text):

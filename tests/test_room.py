@@ -2,91 +2,16 @@
 
 import asyncio
 import gc
-import json
-from contextlib import asynccontextmanager
 
-import httpx
 import psutil
 import pytest
-from aiortc import RTCPeerConnection, RTCSessionDescription
-from aiortc.mediastreams import AudioStreamTrack
 
-from bots import room as room_module
-from bots.models import Models
-from duologue.config import BotConfig, RoomConfig
-from tests.fakes import FakeEngine, FakeVoice
+from bots.room_call import public
+from duologue.config import BotConfig, LimitsConfig, RoomConfig
+from tests import room_callers
+from tests.room_callers import active, until_active
 
-CONFIG = BotConfig(room=RoomConfig(capacity=2))
-
-
-@pytest.fixture
-def open_room(whisper):
-    @asynccontextmanager
-    async def opened(config: BotConfig = CONFIG):
-        app = room_module.create_app(Models(whisper, FakeEngine(), FakeVoice()), config)
-        async with (
-            app.router.lifespan_context(app),
-            httpx.AsyncClient(
-                transport=httpx.ASGITransport(app=app), base_url="http://127.0.0.1"
-            ) as client,
-        ):
-            yield client
-
-    return opened
-
-
-@pytest.fixture
-async def browser():
-    """Makes callers, and hangs up for those that a test has left on the line."""
-    callers: list[Browser] = []
-
-    def make() -> Browser:
-        callers.append(Browser())
-        return callers[-1]
-
-    yield make
-    for caller in callers:
-        await caller.pc.close()
-
-
-class Browser:
-    """A caller: microphone of silence, the data channel, and what arrived on it."""
-
-    def __init__(self):
-        self.pc = RTCPeerConnection()
-        self.pc.addTrack(AudioStreamTrack())
-        self.channel = self.pc.createDataChannel("chat")
-        self.messages: asyncio.Queue[dict] = asyncio.Queue()
-        self.channel.on("message", lambda text: self.messages.put_nowait(json.loads(text)))
-
-    async def offer(self, client: httpx.AsyncClient, **extra) -> httpx.Response:
-        await self.pc.setLocalDescription(await self.pc.createOffer())
-        description = self.pc.localDescription
-        body = {"sdp": description.sdp, "type": description.type, **extra}
-        return await client.post("/api/offer", json=body)
-
-    async def call(self, client: httpx.AsyncClient) -> str:
-        answer = (await self.offer(client)).raise_for_status().json()
-        await self.pc.setRemoteDescription(
-            RTCSessionDescription(sdp=answer["sdp"], type=answer["type"])
-        )
-        return answer["pc_id"]
-
-    async def next(self, kind: str) -> dict:
-        async with asyncio.timeout(20):
-            while (message := await self.messages.get())["type"] != kind:
-                pass
-            return message
-
-
-async def active(client: httpx.AsyncClient) -> int:
-    return (await client.get("/api/status")).json()["active"]
-
-
-async def until_active(client: httpx.AsyncClient, count: int) -> None:
-    async with asyncio.timeout(20):
-        while await active(client) != count:  # noqa: ASYNC110  (the room has no event to wait for)
-            await asyncio.sleep(0.05)
+browser, open_room = room_callers.browser, room_callers.open_room
 
 
 async def test_the_page_and_the_status(open_room):
@@ -141,13 +66,13 @@ async def test_end_of_candidates_and_unknown_connections(open_room, browser):
 async def test_a_full_room_says_so_and_has_room_again_after_a_hang_up(open_room, browser):
     async with open_room() as client:
         first, second, third = browser(), browser(), browser()
-        await first.call(client)
-        await second.call(client)
+        for caller in (first, second):
+            await caller.call(client)
+            await caller.next("state")
         refused = await third.offer(client)
         assert refused.status_code == 503
-        assert "full" in refused.json()["detail"]
-        for caller in (first, second):
-            await caller.next("state")
+        assert "full: 2 of 2 places" in refused.json()["detail"]
+        assert refused.headers["retry-after"]
         await first.pc.close()
         await until_active(client, 1)
         assert (await browser().offer(client)).status_code == 200
@@ -161,16 +86,46 @@ async def test_a_name_that_is_not_ours_is_refused(open_room):
         assert page.status_code == 400
 
 
-async def test_two_offers_at_once_do_not_share_the_last_place(open_room, browser):
+async def test_callers_at_once_do_not_share_the_last_place(open_room, browser):
     async with open_room() as client:
-        answers = await asyncio.gather(*(browser().offer(client) for _ in range(4)))
-        assert sorted(answer.status_code for answer in answers) == [200, 200, 503, 503]
+        callers = [browser() for _ in range(4)]
+        await asyncio.gather(*(caller.call(client) for caller in callers))
+        first = [await asyncio.wait_for(caller.messages.get(), 20) for caller in callers]
+        assert sorted(message["type"] for message in first) == ["bye", "bye", "state", "state"]
+        reasons = [message["reason"] for message in first if message["type"] == "bye"]
+        assert all("The room is full" in reason for reason in reasons)
+        assert await active(client) == 2
+
+
+async def test_several_people_one_after_another(open_room, browser):
+    async with open_room(BotConfig(limits=LimitsConfig(sessions=1))) as client:
+        for _ in range(3):
+            caller = browser()
+            await caller.call(client)
+            await caller.next("state", state="listening")
+            await caller.pc.close()
+            await until_active(client, 0)
+
+
+async def test_junk_offers_hold_no_place_and_give_way(open_room, browser):
+    limits = LimitsConfig(sessions=1, connecting=2)
+    async with open_room(BotConfig(limits=limits)) as client:
+        junk = [browser() for _ in range(4)]
+        for caller in junk:
+            assert (await caller.offer(client)).status_code == 200
+        assert await active(client) == 0
+        guest = browser()
+        await guest.call(client)
+        await guest.next("state", state="listening")
+        assert await active(client) == 1
+        # Room for two on their way: the other ones have given way.
+        assert len(client.room._calls) <= 3
 
 
 def test_errors_tell_the_caller_nothing_of_the_machine():
     event = {"type": "error", "turn": 1, "message": "/secret: no such file", "fatal": False}
-    assert "secret" not in str(room_module.public(event))
-    assert room_module.public({"type": "bye"}) == {"type": "bye"}
+    assert "secret" not in str(public(event))
+    assert public({"type": "bye"}) == {"type": "bye"}
 
 
 async def test_messages_from_before_the_channel_opened_arrive_in_order(open_room, browser):
@@ -194,18 +149,20 @@ async def test_nonsense_on_the_channel_does_not_end_the_call(open_room, browser)
         await caller.pc.close()
 
 
-async def test_a_peer_that_never_connects_gives_its_place_back(open_room, monkeypatch, browser):
-    monkeypatch.setattr(room_module, "CONNECT_TIMEOUT_S", 0.5)
-    async with open_room() as client:
+async def test_a_peer_that_never_connects_is_released(open_room, browser):
+    async with open_room(BotConfig(room=RoomConfig(connect_s=0.3))) as client:
         caller = browser()
         assert (await caller.offer(client)).status_code == 200
-        assert await active(client) == 1
-        await until_active(client, 0)
-        await caller.pc.close()
+        (call,) = client.room._calls.values()
+        (task,) = client.room._tasks
+        await asyncio.wait_for(task, 5)
+        assert call.connection.pc.connectionState == "closed"
+        assert not client.room._calls
+    assert BotConfig().room.connect_s < 30
 
 
 async def test_a_page_that_vanishes_gives_its_place_back(open_room, browser):
-    async with open_room() as client:
+    async with open_room(BotConfig(room=RoomConfig(reconnect_s=1))) as client:
         caller = browser()
         await caller.call(client)
         await caller.next("state")

@@ -232,6 +232,17 @@ def test_a_malformed_call_is_reported_and_never_said_or_remembered(whisper, say,
     )
 
 
+def test_what_no_speech_token_says_is_said_behind_them(converse, say):
+    async def scenario(call):
+        await call.say(say("Tell me about the sea."))
+        await call.wait_for("bot_end", turn=2)
+        assert call.voice.said == ["it is late."]
+        texts = [m["content"].strip() for m in call.session.context.messages[-2:]]
+        assert texts == ["let me look", "it is late."]
+
+    converse(scenario, answer(ta4("let me look", 40), ids("it is late.")))
+
+
 def test_an_answer_in_text_alone_goes_to_the_decoupled_voice(converse, say):
     async def scenario(call):
         await call.say(say("Tell me about the sea."))
@@ -312,7 +323,6 @@ def test_a_set_up_that_cannot_speak_is_refused(flags, complaint):
     [
         (["speech_lm.family=glm-5"], "glm-4-voice"),
         (["speech_lm.family=spark-tts"], "T1-A1"),
-        (["speech_lm.mode=A1-T2A2"], "T1-T2A2"),
         (["speech_lm.tokenizer=/nowhere"], "tokenizer.json"),
         (["speech_lm.tokenizer=null"], "speech_lm.tokenizer"),
     ],

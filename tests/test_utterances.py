@@ -3,7 +3,8 @@
 import pytest
 
 from duologue.errors import InputError
-from duologue.particles import Composer, Unknown, renderer_for
+from duologue.particles import Composer, Text, Unknown, renderer_for
+from duologue.text import Speaker
 from tests.particle_texts import compose, scanned, texts
 
 
@@ -98,3 +99,28 @@ def test_a_refused_particle_leaves_nothing_for_the_next_call():
     with pytest.raises(InputError):
         composer.compose(scanned("Secret (nods) words"))
     assert [utterance.text for utterance in composer.compose(scanned("Hello"))] == ["Hello"]
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("# Well (laughs), **yes** [sigh] indeed!", "Well [laughter], yes [sigh] indeed!"),
+        ("He said\n(laughs)\nnothing", "He said [laughter] nothing"),
+        ("<laughter>so **funny**</laughter>.", "<laughter>so funny</laughter>."),
+        ("- (laughs) `x` and [b]", "[laughter] x and b"),
+        ("真好（笑），走吧", "真好[laughter]，走吧"),
+        ("… (laughs) …", "[laughter] …"),
+        ("**", ""),
+    ],
+)
+def test_between_marks_text_is_made_speakable(written, said):
+    composer = Composer(renderer_for("cosyvoice3"), Speaker("en").say)
+    assert "".join(texts(composer.compose(scanned(written)))) == said
+
+
+def test_what_is_heard_are_the_words_as_written_and_the_sounds():
+    (utterance,) = compose("cosyvoice3", "Well (laughs) **yes** <strong>sir</strong>. (nods)")
+    heard = [item.text if isinstance(item, Text) else item.name for item in utterance.heard]
+    assert heard == ["Well ", "laugh", " **yes** ", "sir", ". "]
+    (utterance,) = compose("cosyvoice3", "Well", " ", "yes")
+    assert utterance.heard == (Text("Well yes", 0, 8),)

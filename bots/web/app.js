@@ -7,6 +7,7 @@ const BACKOFF_S = [0.5, 1, 2, 4, 8];
 // A call that stood this long was a good one: the next break starts the back-off anew.
 const STABLE_MS = 10_000;
 const LEVEL_MS = 60;
+const NEW_CONVERSATION = "Reconnected. The room starts a new conversation.";
 
 const stage = new Stage();
 const transcript = new Transcript();
@@ -94,6 +95,7 @@ const HANDLERS = {
     if (said?.text) stage.announce(`Bot: ${[...said.text].slice(0, said.heard).join("")}`);
   },
   particle: (message) => transcript.particle(message),
+  thought: (message) => transcript.thought(message),
   tool: (message) => transcript.tool(message),
   latency: (message) => {
     transcript.latency(message);
@@ -142,6 +144,18 @@ async function attempt(ears, signal, onLive) {
       ears.listen("bot", detail);
       play(detail);
     });
+    call.addEventListener("broken", ({ detail }) => {
+      show("reconnecting");
+      stage.notice(detail.message, "Trying again by itself.");
+    });
+    call.addEventListener("renewed", ({ detail: goesOn }) => {
+      stage.notice(null);
+      if (muted) call.send({ type: "mute", muted });
+      if (goesOn) return;
+      transcript.startCall();
+      transcript.note(NEW_CONVERSATION);
+      show("listening");
+    });
     track.onended = () => call?.fail(microphoneStopped());
     transcript.startCall();
     await call.open(signal);
@@ -158,7 +172,7 @@ async function keepCalling(ears, signal) {
   let liveSince = null;
   let everLive = false;
   const onLive = () => {
-    if (everLive) transcript.note("Reconnected. The room starts a new conversation.");
+    if (everLive) transcript.note(NEW_CONVERSATION);
     liveSince = performance.now();
     everLive = true;
     stage.notice(null);

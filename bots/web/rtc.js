@@ -1,11 +1,14 @@
 // One WebRTC call to the room: microphone, offer and answer, data channel, statistics.
-// A Call is used once; every new attempt makes a fresh one.
+// A Call is used once; every new attempt makes a fresh one. When its path breaks, as when the network
+// changes, it makes itself a new one, over which the room goes on with the conversation.
 
 const TICK_MS = 500;
 const PING_MS = 900;
 const CONNECT_TIMEOUT_MS = 12_000;
 const DISCONNECTED_GRACE_MS = 3_000;
 const STALLED_TICKS = 5;
+const RENEW_MS = 12_000;
+const RENEW_EVERY_MS = 1_000;
 
 /**
  * A failure that a person can act on. Its kind is "final", "retry" when trying again may help, or
@@ -113,20 +116,27 @@ const iceServer = (entry) => (typeof entry === "string" ? { urls: entry } : entr
 
 /**
  * Events: "message" (detail: the parsed object), "track" (detail: MediaStream), "quality"
- * (detail: {level, text}). `ended` resolves with the reason of a "bye" and rejects with a RoomError.
+ * (detail: {level, text}), "broken" (detail: a RoomError) and "renewed" (detail: whether the
+ * conversation goes on) of the path. `ended` resolves with the reason of a "bye" and rejects with a
+ * RoomError.
  */
 export class Call extends EventTarget {
   #unsent = [];
   #pcId = null;
+  #agreed = false;
   #last = {};
   #ticks = 0;
   #pinged = 0;
   #quietTicks = 0;
   #timers = [];
   #leaving = false;
+  #renewing = false;
+  #opened = null;
 
   constructor(microphone, iceServers, outputLatency) {
     super();
+    this.microphone = microphone;
+    this.iceServers = iceServers.map(iceServer);
     this.outputLatency = outputLatency;
     this.bufferMs = null;
     this.ended = new Promise((resolve, reject) => {
@@ -135,20 +145,17 @@ export class Call extends EventTarget {
     });
     // The owner may not be waiting yet when the call fails.
     this.ended.catch(() => {});
-    this.pc = new RTCPeerConnection({ iceServers: iceServers.map(iceServer), bundlePolicy: "max-bundle" });
-    this.pc.addTransceiver(microphone.getAudioTracks()[0], { direction: "sendrecv", streams: [microphone] });
-    this.channel = this.pc.createDataChannel("chat");
-    this.#listen();
+    this.#build();
   }
 
   /** Negotiate and wait until both the media path and the data channel stand. */
   async open(signal) {
-    const opened = new Promise((resolve) => this.channel.addEventListener("open", resolve, { once: true }));
     this.#timers.push(setTimeout(() => this.channel.readyState !== "open" && this.fail(noPath()), CONNECT_TIMEOUT_MS));
     signal.addEventListener("abort", () => this.fail(signal.reason), { once: true });
     await this.#negotiate(signal);
-    await Promise.race([opened, this.ended]);
+    await Promise.race([this.#opened, this.ended]);
     this.#timers.push(setInterval(() => this.#tick(), TICK_MS));
+    addEventListener("online", this.#onOnline);
   }
 
   send(message) {
@@ -158,7 +165,56 @@ export class Call extends EventTarget {
   close() {
     this.#leaving = true;
     this.#timers.forEach(clearInterval);
+    removeEventListener("online", this.#onOnline);
     this.pc.close();
+  }
+
+  #onOnline = () => this.#renew(noPath());
+
+  /** A connection with which nothing is agreed yet. */
+  #build() {
+    const pc = new RTCPeerConnection({ iceServers: this.iceServers, bundlePolicy: "max-bundle" });
+    pc.addTransceiver(this.microphone.getAudioTracks()[0], { direction: "sendrecv", streams: [this.microphone] });
+    this.pc = pc;
+    this.channel = pc.createDataChannel("chat");
+    this.#opened = new Promise((resolve) => this.channel.addEventListener("open", resolve, { once: true }));
+    this.#last = {};
+    this.#unsent = [];
+    this.#agreed = false;
+    this.#listen();
+  }
+
+  /** Find a new path, for as long as the room keeps the conversation; else the call has failed. */
+  async #renew(error) {
+    if (this.#leaving || this.#renewing || !this.#pcId) return;
+    this.#renewing = true;
+    this.#emit("broken", error);
+    const known = this.#pcId;
+    const until = performance.now() + RENEW_MS;
+    while (!this.#leaving && !(await this.#renewOnce())) {
+      if (performance.now() > until) this.#lose(error);
+      await new Promise((resolve) => setTimeout(resolve, RENEW_EVERY_MS));
+    }
+    this.#renewing = false;
+    if (!this.#leaving) this.#emit("renewed", this.#pcId === known);
+  }
+
+  /** Whether a new path stands. The old one closes behind it, lest the room take that for a good-bye. */
+  async #renewOnce() {
+    const old = this.pc;
+    old.onconnectionstatechange = this.channel.onclose = null;
+    this.#build();
+    try {
+      const late = new Promise((_, reject) => setTimeout(() => reject(noPath()), CONNECT_TIMEOUT_MS));
+      await this.#negotiate(AbortSignal.timeout(CONNECT_TIMEOUT_MS));
+      await Promise.race([this.#opened, late, this.ended]);
+    } catch (error) {
+      if (error.kind === "final" || error.kind === "full") this.#lose(error);
+      return false;
+    } finally {
+      old.close();
+    }
+    return true;
   }
 
   #emit(type, detail) {
@@ -166,18 +222,26 @@ export class Call extends EventTarget {
   }
 
   #lose(error) {
-    if (!this.#leaving) this.fail(error);
+    if (this.#leaving) return;
+    this.#leaving = true;
+    this.fail(error);
+  }
+
+  /** The path is broken: before the call stands that is its end, later it finds another one. */
+  #break(error) {
+    if (this.#timers.length > 1 && this.#pcId) this.#renew(error);
+    else this.#lose(error);
   }
 
   #listen() {
-    this.pc.ontrack = ({ track }) => this.#emit("track", new MediaStream([track]));
-    this.pc.onicecandidate = ({ candidate }) => candidate && this.#trickle(candidate);
-    this.pc.onconnectionstatechange = () => {
-      const { connectionState } = this.pc;
-      if (connectionState === "failed") this.#lose(noPath());
-      if (connectionState === "disconnected") {
+    const { pc } = this;
+    pc.ontrack = ({ track }) => this.#emit("track", new MediaStream([track]));
+    pc.onicecandidate = ({ candidate }) => candidate && pc === this.pc && this.#trickle(candidate);
+    pc.onconnectionstatechange = () => {
+      if (pc.connectionState === "failed") this.#break(noPath());
+      if (pc.connectionState === "disconnected") {
         this.#timers.push(setTimeout(() => {
-          if (this.pc.connectionState === "disconnected") this.#lose(noPath());
+          if (pc.connectionState === "disconnected") this.#break(noPath());
         }, DISCONNECTED_GRACE_MS));
       }
     };
@@ -188,11 +252,12 @@ export class Call extends EventTarget {
   async #negotiate(signal) {
     await this.pc.setLocalDescription();
     const { sdp, type } = this.pc.localDescription;
-    const body = this.#pcId ? { sdp, type, pc_id: this.#pcId } : { sdp, type };
+    const body = this.#pcId ? { sdp, type, pc_id: this.#pcId, restart_pc: true } : { sdp, type };
     const answer = await (await send("POST", body, signal)).json();
     if (this.#leaving) return;
     await this.pc.setRemoteDescription({ sdp: answer.sdp, type: answer.type });
     this.#pcId = answer.pc_id;
+    this.#agreed = true;
     this.#flush();
   }
 
@@ -202,7 +267,7 @@ export class Call extends EventTarget {
   }
 
   #flush() {
-    if (!this.#pcId || !this.#unsent.length) return;
+    if (!this.#agreed || !this.#unsent.length) return;
     const candidates = this.#unsent.splice(0);
     // A candidate that is not delivered shows as a path that does not stand, which has its own timer.
     send("PATCH", { pc_id: this.#pcId, candidates }).catch(() => {});
@@ -216,7 +281,7 @@ export class Call extends EventTarget {
       return;
     }
     if (message?.type === "signalling") {
-      if (message.message?.type === "renegotiate") this.#negotiate().catch((error) => this.#lose(error));
+      if (message.message?.type === "renegotiate") this.#renew(noPath());
     } else if (message?.type === "bye") {
       // The last words may still sit in the jitter buffer: let them be heard.
       this.#leaving = true;
@@ -261,7 +326,7 @@ export class Call extends EventTarget {
     try {
       await fetchStatus(AbortSignal.timeout(2_000));
     } catch (error) {
-      if (error.kind === "retry") this.#lose(error);
+      if (error.kind === "retry") this.#renew(error);
     }
   }
 }

@@ -217,6 +217,15 @@ export class Transcript {
     });
   }
 
+  thought({ turn, text }) {
+    this.#change(turn, (record) => {
+      record.thought = text;
+      record.nodes.thought ??= this.#details(record, "thought");
+      setText(record.nodes.thought.querySelector(".name"), "thought");
+      setText(record.nodes.thought.querySelector("pre"), text.slice(0, DETAIL_CHARS));
+    });
+  }
+
   tool({ turn, call_id, name, arguments: args, status, result }) {
     this.#change(turn, (record) => {
       const known = record.tools.get(call_id);
@@ -301,11 +310,16 @@ export class Transcript {
   }
 
   #toolChip(record, callId) {
-    const chip = make("details", "chip tool");
+    const chip = this.#details(record, "tool");
+    record.nodes.tools.set(callId, chip);
+    return chip;
+  }
+
+  #details(record, kind) {
+    const chip = make("details", `chip ${kind}`);
     const summary = make("summary", "");
     summary.append(make("span", "name"), make("small", ""));
     chip.append(summary, make("pre", ""));
-    record.nodes.tools.set(callId, chip);
     this.#chip(record, chip);
     return chip;
   }
@@ -333,10 +347,11 @@ function newRecord(turn) {
     turn,
     user: { text: "", final: false },
     bot: { text: "", heard: 0, end: null },
+    thought: "",
     particles: [],
     tools: new Map(),
     latency: null,
-    nodes: { user: null, bot: null, tools: new Map() },
+    nodes: { user: null, bot: null, thought: null, tools: new Map() },
   };
 }
 

@@ -25,13 +25,20 @@ class OnnxGraph:
     Args:
         source: The file, or its bytes.
         threads: CPU threads of one run.
+        weights: Arrays for the initializers that the file names, but leaves to others to hold.
 
     Raises:
         EngineError: no such file, or none that ONNX Runtime can run on the CPU (it has no bfloat16
             kernels for most operators).
     """
 
-    def __init__(self, source: Path | bytes, *, threads: int = 1):
+    def __init__(
+        self,
+        source: Path | bytes,
+        *,
+        threads: int = 1,
+        weights: Mapping[str, np.ndarray] | None = None,
+    ):
         import onnxruntime
 
         self._name = f"an ONNX of {len(source)} bytes" if isinstance(source, bytes) else source
@@ -44,6 +51,9 @@ class OnnxGraph:
         # Idle threads leave their cores to other sessions at once.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         try:
+            if weights:
+                values = map(onnxruntime.OrtValue.ortvalue_from_numpy, weights.values())
+                options.add_external_initializers(list(weights), list(values))
             self._session = onnxruntime.InferenceSession(
                 source, options, providers=["CPUExecutionProvider"]
             )

@@ -1,17 +1,21 @@
 """OpenAI's completion chunks to steps: a reader for chats and one for raw prompts."""
 
 import itertools
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, Field, StrictInt, ValidationError
+from pydantic import AfterValidator, BaseModel, Field, StrictInt, ValidationError
 
 from duologue.errors import EngineError
 from duologue.lm.engine import Finish, Ids, Step, TextDelta, ToolCall
 
 M = TypeVar("M", bound=BaseModel)
 Id = Annotated[StrictInt, Field(ge=0)]
+_HALVES = re.compile("[\ud800-\udfff]")
+Words = Annotated[str, AfterValidator(lambda text: _HALVES.sub("\ufffd", text))]
+"""Text; half a surrogate pair, which JSON may hold and no encoding can, is no character in it."""
 
 WHOLE = {"stop", "tool_calls", "function_call"}
 """Finish reasons after which a call has all its arguments; others ("length", "abort") cut it."""
@@ -22,8 +26,8 @@ _IDS = itertools.count(1)
 
 # What servers add to these fields is of no concern here, so unlike our own files they may.
 class _Function(BaseModel):
-    name: str | None = None
-    arguments: str | None = None
+    name: Words | None = None
+    arguments: Words | None = None
 
 
 class _Piece(BaseModel):
@@ -32,14 +36,16 @@ class _Piece(BaseModel):
     function: _Function | None = None
 
 
-class _Spoken(BaseModel):
-    tts_text: str | None = None
-    tts_audio: str | None = None
+class Spoken(BaseModel):
+    """Speech as Step-Audio 2's vLLM puts it apart."""
+
+    tts_text: Words | None = None
+    tts_audio: Words | None = None
 
 
 class _Delta(BaseModel):
-    content: str | None = None
-    tts_content: _Spoken | None = None
+    content: Words | None = None
+    tts_content: Spoken | None = None
     tool_calls: list[_Piece] | None = None
 
 
@@ -53,7 +59,7 @@ class _Chunk(BaseModel):
 
 
 class _RawChoice(BaseModel):
-    text: str | None = None
+    text: Words | None = None
     token_ids: list[Id] | None = None
     prompt_token_ids: list[Id] | None = None
     finish_reason: str | None = None
@@ -84,6 +90,29 @@ class _Call:
     arguments: str = ""
 
 
+class Rejoined:
+    """One stream of text from speech that was put apart and text that was not.
+
+    The `<tts_end>` that the server's parser drops is spelled out again as soon as other text
+    follows.
+    """
+
+    def __init__(self) -> None:
+        self._speaks = False
+
+    def texts(self, spoken: Spoken | None, content: str | None) -> Iterator[str]:
+        """The texts of one delta, none of them empty."""
+        for text in (spoken.tts_text, spoken.tts_audio) if spoken else ():
+            if text:
+                self._speaks = True
+                yield text
+        if content:
+            if self._speaks:
+                self._speaks = False
+                yield "<tts_end>"
+            yield content
+
+
 class ChunkReader:
     """Collects the pieces of tool calls; text passes at once.
 
@@ -91,8 +120,7 @@ class ChunkReader:
     with half its arguments (pipecat-ai/pipecat#4203).
 
     Where Step-Audio 2's vLLM puts speech apart (`tts_content`), its text and its audio tokens pass
-    as the model wrote them. The `<tts_end>` that its parser drops is spelled out again as soon as
-    other text follows.
+    as the model wrote them.
 
     Attributes:
         finished: Whether the answer's last step has been given out; what follows is ignored.
@@ -101,7 +129,7 @@ class ChunkReader:
     def __init__(self) -> None:
         self.finished = False
         self._calls: list[_Call] = []
-        self._speaks = False
+        self._spoken = Rejoined()
 
     def read(self, chunk: dict[str, Any]) -> Iterator[Step]:
         """Steps of one chunk (a plain dict in the wire's form).
@@ -113,7 +141,8 @@ class ChunkReader:
             if self.finished:
                 return
             delta = choice.delta or _Delta()
-            yield from self._said(delta)
+            for text in self._spoken.texts(delta.tts_content, delta.content):
+                yield TextDelta(text)
             for piece in delta.tool_calls or ():
                 self._collect(piece)
             if choice.finish_reason:
@@ -127,18 +156,6 @@ class ChunkReader:
         """
         if not self.finished:
             raise EngineError(_CUT)
-
-    def _said(self, delta: _Delta) -> Iterator[Step]:
-        spoken = delta.tts_content or _Spoken()
-        for text in (spoken.tts_text, spoken.tts_audio):
-            if text:
-                self._speaks = True
-                yield TextDelta(text)
-        if delta.content:
-            if self._speaks:
-                self._speaks = False
-                yield TextDelta("<tts_end>")
-            yield TextDelta(delta.content)
 
     def _collect(self, piece: _Piece) -> None:
         call = self._call(piece.index, piece.id or "")
@@ -238,7 +255,7 @@ def token_count(chunk: dict[str, Any]) -> int:
 
 
 def _parsed(kind: type[M], chunk: dict[str, Any], name: str) -> M:
-    if problem := _problem(chunk):
+    if problem := problem_in(chunk):
         raise EngineError(f"the server broke the answer off: {problem}")
     try:
         return kind.model_validate(chunk)
@@ -248,7 +265,7 @@ def _parsed(kind: type[M], chunk: dict[str, Any], name: str) -> M:
         ) from error
 
 
-def _problem(chunk: dict[str, Any]) -> str:
+def problem_in(chunk: dict[str, Any]) -> str:
     """The message of an error that stands where a chunk should; "" for a chunk."""
     error = chunk.get("error") or (chunk if chunk.get("object") == "error" else None)
     if isinstance(error, dict):

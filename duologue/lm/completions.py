@@ -3,19 +3,19 @@
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 
-from duologue.errors import UsageError
 from duologue.lm.abort import Aborts
 from duologue.lm.chunks import CompletionReader
-from duologue.lm.engine import Capabilities, Finish, Message, Request, Step
+from duologue.lm.engine import Capabilities, Finish, Request, Step
 from duologue.lm.exchange import Exchange, wire_name
 from duologue.lm.http_client import HttpClient
+from duologue.lm.raw import RawEngine, check_raw
 from duologue.lm.server import Call
 
 SLICE_TOKENS = 64
 """Most tokens that an abort which does nothing can waste."""
 
 
-class Completions:
+class Completions(RawEngine):
     """A completions endpoint of vLLM, SGLang, trtllm-serve, llama.cpp or another server.
 
     Answers come as `Ids` where the server gives ids, otherwise as `TextDelta` with special tokens
@@ -62,8 +62,7 @@ class Completions:
 
     async def stream(self, request: Request) -> AsyncIterator[Step]:
         """See `Engine.stream`; takes `Request.parts` of text and ids."""
-        if request.messages or request.tools:
-            raise UsageError("a raw prompt has parts; messages and tools go to a chat engine")
+        check_raw(request)
         server = self._exchange.server
         call = Call(request, server.prompt(request))
         usage: int | None = 0
@@ -87,15 +86,6 @@ class Completions:
                 yield Finish(reader.reason or "stop", usage)
                 return
             call.prompt = [*(reader.prompt_ids or call.prompt), *reader.ids]
-
-    async def prewarm(self, messages: list[Message]) -> None:
-        """Nothing to do without messages: the first request of a raw prompt fills the cache.
-
-        Raises:
-            UsageError: messages, which only a chat engine can turn into a prompt.
-        """
-        if messages:
-            raise UsageError("prewarm a raw prompt by streaming its parts with max_tokens 1")
 
     async def close(self) -> None:
         """See the last aborts through and close the connection pool."""

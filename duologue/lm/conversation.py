@@ -5,6 +5,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
+import numpy as np
+
 from duologue.errors import InputError
 from duologue.lm.engine import Message, ToolCall
 from duologue.lm.formats import Kind, Profile, ToolFormat
@@ -134,6 +136,49 @@ def settled(conversation: Iterable[Item]) -> tuple[Item, ...]:
     return tuple(out)
 
 
+def results_last(items: tuple[Item, ...]) -> tuple[Item, ...]:
+    """The settled conversation with the last results at its end, where they are to be answered.
+
+    What was said while their tools ran, such as an announcement, then stands before the calls.
+    """
+    end = len(items)
+    while end and isinstance(item := items[end - 1], Answer) and not item.calls:
+        end -= 1
+    place = end
+    while place and isinstance(items[place - 1], CallResult):
+        place -= 1
+    caller, said = items[place - 1] if place else None, items[end:]
+    if not said or place == end or not isinstance(caller, Answer):
+        return items
+    answers = [replace(caller, calls=()), *said]
+    answers[-1] = replace(answers[-1], calls=caller.calls)
+    spoken = [answer for answer in answers if answer.text or answer.audio or answer.calls]
+    return (*items[: place - 1], *spoken, *items[place:end])
+
+
+def in_turns(conversation: Iterable[Item]) -> list[Item]:
+    """The conversation with a user's messages in a row as one.
+
+    That is what is left where they went on speaking before anything of an answer was heard. It is
+    heard if the model hears all of it, else read.
+    """
+    out: list[Item] = []
+    for item in conversation:
+        last = out[-1] if out else None
+        if isinstance(last, User) and isinstance(item, User):
+            out[-1] = User(f"{last.text} {item.text}", _joined(last.audio, item.audio))
+        else:
+            out.append(item)
+    return out
+
+
+def _joined(first: AudioPart | Codes | None, then: AudioPart | Codes | None) -> AudioPart | None:
+    match first, then:
+        case AudioPart(), AudioPart() if first.rate_hz == then.rate_hz:
+            return AudioPart(np.concatenate([first.samples, then.samples]), first.rate_hz)
+    return None
+
+
 def well_formed(answer: Answer) -> Answer:
     """The answer without malformed calls, the arguments of the others spelled in one way."""
     calls: dict[str, ToolCall] = {}
@@ -218,7 +263,7 @@ def _words(text: str) -> int:
 
 def _heard(audio: AudioPart | Codes) -> int:
     if isinstance(audio, AudioPart):
-        return ceil(len(audio.samples) / audio.rate_hz * HEARD_HZ)
+        return ceil(audio.seconds * HEARD_HZ)
     return sum(map(len, audio))
 
 

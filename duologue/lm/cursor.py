@@ -18,13 +18,16 @@ from math import ceil
 
 import numpy as np
 
-from duologue.lm.events import AudioTokens, EndReason, Event, TextDelta, TurnEnd
+from duologue.lm.events import AudioTokens, EndReason, Event, Particle, TextDelta, TurnEnd
 from duologue.lm.formats import Codebook
 from duologue.lm.spoken import SpokenWord, spoken_words
+from duologue.particles.taxonomy import SOUNDS
 from duologue.text.breaks import Break
 
 PAUSE_S = {Break.CLAUSE: 0.2, Break.SENTENCE: 0.4}
 """How long a voice pauses at a mark, where its tokens do not show it."""
+SOUND_S = 0.7
+"""About how long a laugh, a sigh or a cough takes."""
 
 SILENCE_S = 0.1
 """One token over and over for so long is silence."""
@@ -62,7 +65,8 @@ class _Pair:
 class _Stretch:
     """Text, and the audio that says it from its first word on; positions are its own tokens."""
 
-    def __init__(self, offset: int, first_token: int, rate_hz: float, pace: float):
+    def __init__(self, offset: int, skipped: int, first_token: int, rate_hz: float, pace: float):
+        self.skipped = skipped
         self.first_token = first_token
         self.words: list[SpokenWord] = []
         self.tokens = 0
@@ -95,6 +99,14 @@ class _Stretch:
     def add_text(self, text: str) -> None:
         self._text += text
         self._parse(final=False)
+
+    def add_sound(self) -> None:
+        """What is heard behind the text so far is no word; it ends where the last word does."""
+        self._parse(final=True)
+        end = self.words[-1].end if self.words else self._offset + 1
+        self._ends_s.append((self._ends_s[-1] if self._ends_s else 0.0) + SOUND_S)
+        self.words.append(SpokenWord(end, SOUND_S, Break.NONE))
+        self._settled = len(self.words)
 
     def add_audio(self, tokens: Iterable[int]) -> None:
         for token in tokens:
@@ -236,8 +248,9 @@ class HeardCursor:
         codebook: The profile's last one.
         pace: Of the voice, 1.2 is a fifth slower than usual; `pace` of its last turn.
         aligned: Whether text comes piece by piece, each followed by all of its audio, as from a
-            talker that is given clause after clause. Text tokens that merely take turns with audio
-            tokens (1:4, 5:15, 13:26) run ahead of it: then this is False.
+            talker that is given clause after clause; its particles are sounds in the audio. Text
+            tokens that merely take turns with audio tokens (1:4, 5:15, 13:26) run ahead of it: then
+            this is False.
     """
 
     def __init__(self, codebook: Codebook, *, pace: float = 1.0, aligned: bool = False):
@@ -245,7 +258,7 @@ class HeardCursor:
         self._pace = pace
         self._aligned = aligned
         self._stretches: list[_Stretch] = []
-        self._tokens = 0
+        self._tokens = self._skipped = 0
 
     @property
     def pace(self) -> float:
@@ -256,11 +269,16 @@ class HeardCursor:
     def feed(self, event: Event) -> None:
         """Take the turn's next event, of any kind."""
         if isinstance(event, TextDelta):
-            if event.voiced and event.text:
+            if not event.voiced:
+                self._skipped += len(event.text)
+            elif event.text:
                 self._stretch(event.text_offset).add_text(event.text)
+        elif isinstance(event, Particle) and self._aligned:
+            if event.mark.kind in SOUNDS:
+                self._stretch(event.text_offset).add_sound()
         elif isinstance(event, AudioTokens):
             if event.codebook == self._codebook.name:
-                stretch = self._stretches[-1] if self._stretches else self._stretch(0)
+                stretch = self._stretches[-1] if self._stretches else self._stretch(self._skipped)
                 stretch.add_audio(event.tokens)
                 self._tokens += len(event.tokens)
         elif isinstance(event, TurnEnd) and event.reason is EndReason.STOP and self._stretches:
@@ -268,11 +286,10 @@ class HeardCursor:
             self._stretches[-1].close()
 
     def chars_at(self, position: float) -> int:
-        """Characters of the turn's text that have been heard once `position` has been played.
+        """Characters of the turn's voiced text that were heard once `position` has been played.
 
         Ends behind a word or, where words are not parted, behind a character; the last one may lack
-        its end. 0 while nothing has been heard. Text that the audio does not say counts where heard
-        text follows it.
+        its end. 0 while nothing has been heard.
         """
         chars = 0
         for stretch in self._stretches:
@@ -282,11 +299,13 @@ class HeardCursor:
 
     def _stretch(self, offset: int) -> _Stretch:
         """The stretch of the text at `offset`, which ends the one before if it is a new one."""
+        offset -= self._skipped
         last = self._stretches[-1] if self._stretches else None
-        if last and last.text_end == offset and not (self._aligned and last.tokens):
+        goes_on = last and (last.text_end, last.skipped) == (offset, self._skipped)
+        if last and goes_on and not (self._aligned and last.tokens):
             return last
         if last:
             last.close()
-        new = _Stretch(offset, self._tokens, self._codebook.rate_hz, self.pace)
+        new = _Stretch(offset, self._skipped, self._tokens, self._codebook.rate_hz, self.pace)
         self._stretches.append(new)
         return new

@@ -21,14 +21,14 @@ from duologue.lm.events import (
     ToolCallUndecoded,
 )
 from duologue.lm.formats import Kind, ToolFormat
-from duologue.lm.framing import FramingScanner, Tag
+from duologue.lm.framing import FramingScanner, Tag, beginning
 from duologue.lm.guards import LoopGuard
 from duologue.lm.speech_channel import SpeechChannel
 from duologue.lm.tool_calls import Malformed, OpenCall, parse_call
 from duologue.lm.turn import TurnWriter
 from duologue.lm.vocabulary import Vocabulary
-from duologue.particles import LEXICON, Lexicon, Scanner, Text
 from duologue.particles import Particle as Mark
+from duologue.particles import Scanner, Text, lexicon_for
 
 ID_LOOP, CHARACTER_LOOP = (128, 16), (512, 64)
 """How long text repeats itself until it is a loop, and the longest phrase that it repeats."""
@@ -54,20 +54,12 @@ class Demux:
             stays ids.
         turn_id: Stamped on each event.
         prefix: Name of the token that ends the prompt, such as "tts_start" or "think".
-        lexicon: The particles to know.
 
     Raises:
         UsageError: no such prefix.
     """
 
-    def __init__(
-        self,
-        vocabulary: Vocabulary,
-        *,
-        turn_id: int = 0,
-        prefix: str | None = None,
-        lexicon: Lexicon = LEXICON,
-    ):
+    def __init__(self, vocabulary: Vocabulary, *, turn_id: int = 0, prefix: str | None = None):
         profile = vocabulary.profile
         self._vocabulary = vocabulary
         self._pieces = vocabulary.vocab.pieces if vocabulary.vocab else None
@@ -75,7 +67,7 @@ class Demux:
         self._blank = self._pieces is not None and self._pieces.leading_blank
         self._bytes = b""  # the beginning of a character
         self._framing = FramingScanner(self._passes)
-        self._particles = Scanner(lexicon)
+        self._particles = Scanner(lexicon_for(profile.family))
         self._ids_guard, self._text_guard = LoopGuard(*ID_LOOP), LoopGuard(*CHARACTER_LOOP)
         self._turn = TurnWriter(turn_id, vocabulary.books)
         self._speech = SpeechChannel(profile, self._turn)
@@ -84,6 +76,7 @@ class Demux:
         self._call: OpenCall | None = None
         self._calls = 0
         self._after_tag = False
+        self._begun = ""  # the end of the text given out, if it may be the beginning of a tag
         if prefix is not None:
             self._move(vocabulary.prefix(prefix))
 
@@ -157,11 +150,12 @@ class Demux:
     def _text_ids(self, ids: list[int]) -> None:
         self._turn.awake()
         admitted, looping = self._ids_guard.admit(ids)
-        ids = ids[:admitted]
+        if looping:
+            ids = ids[:admitted]
         if self._pieces is None:
             self._undecoded(ids)
         else:
-            data = self._bytes + b"".join(map(self._pieces.__getitem__, ids))
+            data = self._bytes + b"".join([self._pieces[token] for token in ids])
             text, used = utf_8_decode(data, "replace")
             self._bytes = b""
             self._characters(text, spelled=True)
@@ -181,32 +175,33 @@ class Demux:
     def _characters(self, text: str, spelled: bool) -> None:
         if self._blank and text:
             text, self._blank = text.removeprefix(" "), False
-        if BROKEN not in text:
-            self._framed(text, spelled)
-            return
-        for n, part in enumerate(text.split(BROKEN)):
-            if n and not self._over():
+        whole, *others = text.split(BROKEN) if BROKEN in text else (text,)
+        self._framed(whole, spelled)
+        for part in others:
+            if not self._over():
                 self._turn.drop(DropReason.UNDECODABLE, [BROKEN])
-            self._framed(part, spelled)
+            if not self._over():
+                self._framed(part, spelled)
 
     def _framed(self, text: str, spelled: bool) -> None:
         """Text with framing in it; `spelled` if it comes from ids of text."""
         for part in self._framing.feed(text):
-            if self._over():
-                return
             if isinstance(part, Tag):
                 self._tag(part, spelled)
+                if self._over():
+                    return
             elif spelled:
                 self._write(part)
             else:
+                self._turn.awake()
                 admitted, looping = self._text_guard.admit(part)
                 self._write(part[:admitted])
                 if looping:
                     self._end(EndReason.LOOP)
+                    return
 
     def _write(self, text: str) -> None:
         """Text without framing to where it belongs."""
-        self._turn.awake()
         if self._call:
             self._call.add(text)
         elif self._state is State.THOUGHT:
@@ -215,15 +210,23 @@ class Demux:
             if self._after_tag:
                 text = text.lstrip()
                 self._after_tag = not text
-            self._say(self._particles.feed(text))
+            if not self._begun and self._particles.passes(text):
+                self._turn.text(text, (), self._state is State.SPEECH)
+            else:
+                self._say(self._particles.feed(text))
 
     def _say(self, scanned: list) -> None:
         voiced = self._state is State.SPEECH
         for item in scanned:
-            if isinstance(item, Mark):
-                self._turn.particle(item)
-            elif isinstance(item, Text):
+            if isinstance(item, Text):
                 self._turn.text(item.text, (), voiced)
+                self._begun = beginning(self._begun + item.text)
+            elif isinstance(item, Mark):
+                self._turn.particle(item)
+                if self._begun:
+                    # Without the mark the text at its sides would be one, and a tag.
+                    self._turn.text(" ", (), voiced)
+                    self._begun = ""
 
     def _flush_text(self) -> None:
         """Gives out what was held back: behind a control token nothing can complete it."""

@@ -93,6 +93,11 @@ class FramingScanner:
         self._held = text[begins:]
 
 
+def beginning(text: str) -> str:
+    """What of the end of a text may be the beginning of a tag."""
+    return text[_opening(text, 0, len(text)) :]
+
+
 def _opening(text: str, start: int, end: int) -> int:
     """Where in text[start:end] the beginning of a tag begins that reaches to its end."""
     begins = max(text.rfind("<", start, end), text.rfind("◁", start, end))

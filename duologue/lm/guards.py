@@ -23,20 +23,16 @@ class LoopGuard:
 
     def admit(self, items: Sequence[Any]) -> tuple[int, bool]:
         """How many of the next items pass, and whether a loop is noticed behind them."""
-        start = 0
-        if len(items) < self._until_check:
-            self._recent += items
-            self._until_check -= len(items)
-            return len(items), False
-        while len(items) - start >= self._until_check:
+        count, start = len(items), 0
+        while count - start >= self._until_check:
             end = start + self._until_check
             self._recent = [*self._recent, *items[start:end]][-self._window :]
             if _periodic(self._recent, self._period):
                 return end, True
             start, self._until_check = end, STRIDE
-        self._recent += items[start:]
-        self._until_check -= len(items) - start
-        return len(items), False
+        self._recent += items[start:] if start else items
+        self._until_check -= count - start
+        return count, False
 
 
 def _periodic(items: list[Any], most: int) -> bool:

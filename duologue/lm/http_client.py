@@ -14,6 +14,9 @@ _KEY = "set DUOLOGUE_LM_API_KEY to a key that this server takes"
 _ADVICE = {401: _KEY, 403: _KEY, 404: "check base_url and model"}
 _BUSY = (429, 503)
 
+SPARE = 64
+"""Events without a token that an answer may have beside those with one."""
+
 Chunk = dict[str, Any]
 """One event of an answer, in the wire's form."""
 
@@ -29,7 +32,7 @@ class Answer:
     """
 
     def __init__(self, chunks: AsyncGenerator[Chunk, None]):
-        # Bounded by max_tokens: no server sends more events than that.
+        # Bounded: see `_events`.
         self._queue: asyncio.Queue[Chunk | Exception | None] = asyncio.Queue()
         self._task = asyncio.create_task(self._read(chunks))
         self.ended = False
@@ -158,7 +161,7 @@ class HttpClient:
             if "penalty" in str(error):
                 advice = "set lm.repeat_penalty to 1.0, which sends none"
             raise self._failure(str(error), advice, kind) from error
-        except (OpenAIError, ValueError) as error:
+        except (OpenAIError, ValueError, RecursionError) as error:
             raise self._failure(str(error), "see the server's log") from error
 
     def _failure(
@@ -173,6 +176,17 @@ class HttpClient:
 async def _events(
     create: Callable[..., Awaitable[Any]], body: dict[str, Any]
 ) -> AsyncGenerator[Chunk, None]:
+    from openai import BaseModel
+
+    left = body["max_tokens"] + SPARE
     async with await create(**body, stream=True) as chunks:
         async for chunk in chunks:
+            if not isinstance(chunk, BaseModel):
+                raise EngineError(
+                    f"expected a completion chunk, got {str(chunk)[:200]}; is this an "
+                    "OpenAI-compatible server?"
+                )
+            if not left:
+                raise EngineError(f"more events than the {body['max_tokens']} tokens asked for")
+            left -= 1
             yield chunk.to_dict(warnings=False)

@@ -27,6 +27,16 @@ class Mode(StrEnum):
         return self.value.startswith("A")
 
     @property
+    def answers(self) -> bool:
+        """Whether what comes out is an answer, not the user's content in another form."""
+        return self.value.endswith(("T2", "A2"))
+
+    @property
+    def read(self) -> "Mode":
+        """The mode that gives the same answer to a user whom the model reads, if there is one."""
+        return {Mode.A1_T2: Mode.T1_T2, Mode.A1_T2A2: Mode.T1_T2A2}.get(self, self)
+
+    @property
     def audio_out(self) -> bool:
         """Whether the model speaks."""
         return "A" in self.value.split("-")[1]

@@ -2,11 +2,14 @@
 
 import base64
 import io
+import wave
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
 
-from duologue.errors import UsageError
+import numpy as np
+
+from duologue.errors import EngineError, UsageError
 from duologue.lm.abort import Aborts
 from duologue.lm.chunks import ChunkReader
 from duologue.lm.engine import Capabilities, Message, Request, Step
@@ -64,9 +67,14 @@ class OpenAIHttp:
             raise UsageError("a chat takes messages; a raw prompt goes to Completions")
         call = Call(request, name=wire_name(request), limit=request.max_tokens)
         answer = self._http.chat(self._body(call))
-        async with aclosing(self._exchange.steps(call, answer, ChunkReader())) as steps:
-            async for step in steps:
-                yield step
+        try:
+            async with aclosing(self._exchange.steps(call, answer, ChunkReader())) as steps:
+                async for step in steps:
+                    yield step
+        except EngineError as error:
+            if _refused(error) and any(map(_has_sound, request.messages)):
+                raise EngineError(f"{error}; the request holds sound: {_SOUND}") from error
+            raise
 
     async def prewarm(self, messages: list[Message]) -> None:
         """Let the server read the prompt once; it keeps the prefix if it can."""
@@ -102,6 +110,22 @@ class OpenAIHttp:
         return body | ({"extra_body": extra} if extra else {})
 
 
+_SOUND = (
+    "a server takes it if it says so of input_audio; to another one give the words alone, by a "
+    "mode such as T1-T2A2"
+)
+
+
+def _refused(error: EngineError) -> bool:
+    """Whether the server has found fault with the request itself."""
+    return getattr(error.__cause__, "status_code", 0) in (400, 415, 422, 500, 501)
+
+
+def _has_sound(message: Message) -> bool:
+    content = message.get("content")
+    return isinstance(content, list) and any(isinstance(part, AudioPart) for part in content)
+
+
 def _wire(message: Message) -> Message:
     content = message.get("content")
     if not isinstance(content, list):
@@ -123,8 +147,9 @@ def _content_part(part: Any) -> Any:
 
 def _wav(audio: AudioPart) -> bytes:
     """The sound as a WAV file of 16-bit samples, made in memory; beyond -1..1 it is clipped."""
-    import soundfile
-
+    samples = np.clip(np.rint(audio.samples * 32_768), -32_768, 32_767).astype("<i2")
     file = io.BytesIO()
-    soundfile.write(file, audio.samples, audio.rate_hz, subtype="PCM_16", format="WAV")
+    with wave.open(file, "wb") as wav:
+        wav.setparams((1, 2, audio.rate_hz, 0, "NONE", ""))
+        wav.writeframes(samples.tobytes())
     return file.getvalue()

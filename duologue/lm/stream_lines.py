@@ -2,12 +2,12 @@
 
 import json
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Self
 
-from pydantic import BaseModel, StrictInt, ValidationError
+from pydantic import BaseModel, StrictInt, ValidationError, model_validator
 
 from duologue.errors import EngineError, InputError
-from duologue.lm.chunks import WHOLE
+from duologue.lm.chunks import WHOLE, Rejoined, Spoken, Words, problem_in
 from duologue.lm.events import EndReason
 
 Piece = list[int] | str | EndReason
@@ -24,6 +24,7 @@ def read_lines(lines: Iterable[str]) -> Iterator[Piece]:
         InputError: another line.
         EngineError: a chunk reports an error.
     """
+    speech = Rejoined()
     for number, line in enumerate(lines, 1):
         text = line.strip().removeprefix("data:").strip()
         if not text or text == "[DONE]" or text.startswith((":", "event:", "id:", "retry:")):
@@ -36,7 +37,7 @@ def read_lines(lines: Iterable[str]) -> Iterator[Piece]:
             yield [value]
             continue
         try:
-            yield from _chunk(value)
+            yield from _chunk(value, speech)
         except ValidationError as error:
             raise InputError(
                 f"line {number} is {text[:80]!r}, expected an id or a completion's chunk in JSON"
@@ -44,15 +45,10 @@ def read_lines(lines: Iterable[str]) -> Iterator[Piece]:
 
 
 # What servers add to these fields is of no concern here, so unlike our own files they may.
-class _Spoken(BaseModel):
-    tts_text: str | None = None
-    tts_audio: str | None = None
-
-
 class _Delta(BaseModel):
-    content: str | None = None
-    text: str | None = None
-    tts_content: _Spoken | None = None
+    content: Words | None = None
+    text: Words | None = None
+    tts_content: Spoken | None = None
     token_ids: list[StrictInt] | None = None
     """The ids of vLLM."""
     tokens: list[StrictInt] | None = None
@@ -64,14 +60,6 @@ class _Delta(BaseModel):
         one = [] if self.token_id is None else [self.token_id]
         return self.token_ids or self.tokens or one
 
-    def words(self) -> str:
-        spoken = self.tts_content or _Spoken()
-        return "".join(
-            part
-            for part in (spoken.tts_text, spoken.tts_audio, self.content, self.text)
-            if part is not None
-        )
-
 
 class _Choice(_Delta):
     delta: _Delta | None = None
@@ -80,18 +68,23 @@ class _Choice(_Delta):
 
 class _Chunk(_Choice):
     choices: list[_Choice] | None = None
-    error: Any = None
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Self:
+        if not self.model_fields_set:
+            raise ValueError("nothing of a chunk")
+        return self
 
 
-def _chunk(value: Any) -> Iterator[Piece]:
+def _chunk(value: Any, speech: Rejoined) -> Iterator[Piece]:
+    if isinstance(value, dict) and (problem := problem_in(value)):
+        raise EngineError(f"the server broke the answer off: {problem[:300]}")
     chunk = _Chunk.model_validate(value)
-    if chunk.error:
-        raise EngineError(f"the server broke the answer off: {str(chunk.error)[:300]}")
     for choice in [chunk] if chunk.choices is None else chunk.choices:
         delta = choice.delta or choice
         if ids := choice.ids() or delta.ids():
             yield ids
-        elif words := delta.words():
-            yield words
+        else:
+            yield from speech.texts(delta.tts_content, delta.content or delta.text)
         if choice.finish_reason:
             yield EndReason.STOP if choice.finish_reason in WHOLE else EndReason.CUT

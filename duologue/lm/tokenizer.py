@@ -46,7 +46,11 @@ class Pieces(dict[int, bytes]):
             return self._added[token].encode()
         piece = self._tokenizer.id_to_token(token) or ""
         if self._byte_level:
-            return bytes(map(_byte_of().__getitem__, piece))
+            letters = _byte_of()
+            if letters.keys() >= set(piece):
+                return bytes(map(letters.__getitem__, piece))
+            # As the library's own decoder does: other letters stand for themselves.
+            return piece.encode()
         if found := _BYTE.fullmatch(piece):
             return bytes([int(found[1], 16)])
         return piece.replace("▁", " ").encode()

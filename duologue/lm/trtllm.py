@@ -8,11 +8,12 @@ from typing import Any
 
 from duologue.errors import EngineError, UsageError
 from duologue.lm.abort import Aborts, AbortWatch
-from duologue.lm.engine import Capabilities, Finish, Ids, Message, Request, Step
+from duologue.lm.engine import Capabilities, Finish, Ids, Request, Step
+from duologue.lm.raw import RawEngine, check_raw
 from duologue.lm.server import pieces_of
 
 
-class TrtLlm:
+class TrtLlm(RawEngine):
     """One model on this machine's GPUs.
 
     Args:
@@ -77,15 +78,6 @@ class TrtLlm:
             raise EngineError("TensorRT-LLM ended the answer without saying why")
         yield Finish(reason, given)
 
-    async def prewarm(self, messages: list[Message]) -> None:
-        """Nothing to do without messages: the first request of a raw prompt fills the cache.
-
-        Raises:
-            UsageError: messages, which only a chat engine can turn into a prompt.
-        """
-        if messages:
-            raise UsageError("prewarm a raw prompt by streaming its parts with max_tokens 1")
-
     async def close(self) -> None:
         """See the last aborts through and release the GPUs."""
         await self._watch.settle()
@@ -121,8 +113,7 @@ class TrtLlm:
 
 
 def _prompt(request: Request) -> list[int]:
-    if request.messages or request.tools:
-        raise UsageError("a raw prompt has parts; messages and tools go to a chat engine")
+    check_raw(request)
     if request.stop:
         raise UsageError("TensorRT-LLM runs without a tokenizer here: give stop_ids, not stop")
     pieces = pieces_of(request.parts)

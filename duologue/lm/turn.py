@@ -60,10 +60,11 @@ class TurnWriter:
     def text(self, text: str, tokens: tuple[int, ...], voiced: bool) -> None:
         """Write text, or ids of text that nothing decodes."""
         self._idle = 0
-        place = self._turn_id, self._seq, self._offset, self._given[-1]
-        self._out.append(TextDelta(*place, text, tokens, voiced))
-        self._seq += 1
-        self._offset += len(text) + len(tokens)
+        seq, offset = self._seq, self._offset
+        self._seq, self._offset = seq + 1, offset + len(text) + len(tokens)
+        self._out.append(
+            TextDelta(self._turn_id, seq, offset, self._given[-1], text, tokens, voiced)
+        )
 
     def particle(self, mark: Mark) -> None:
         """Write a particle."""
@@ -80,8 +81,11 @@ class TurnWriter:
             tokens, beyond = tokens[: most - given], tokens[most - given :]
         if tokens:
             self._idle = 0
-            place = self._turn_id, self._seq, self._offset, given
-            self._out.append(AudioTokens(*place, self._names[book], tuple(tokens)))
+            self._out.append(
+                AudioTokens(
+                    self._turn_id, self._seq, self._offset, given, self._names[book], tuple(tokens)
+                )
+            )
             self._seq += 1
             self._given[book] = given + len(tokens)
         if beyond:

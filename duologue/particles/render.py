@@ -1,8 +1,8 @@
 """How a voice shows a particle: its own mark, what goes beside the text, words, or nothing."""
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Protocol
 
@@ -91,6 +91,19 @@ class Notation:
         """Whether the engine has anything for a name."""
         tables = self.points, self.ranges, self.leads, self.parameters
         return any(name in table for table in tables)
+
+    def within(self, accepted: Container[str]) -> "Notation":
+        """What is left of it where a request takes only these parameters."""
+        lost = {
+            name
+            for name, rows in self.parameters.items()
+            if any(key not in accepted for row in rows for key in row)
+        }
+        return replace(
+            self,
+            leads={name: rows for name, rows in self.leads.items() if name not in lost},
+            parameters={name: rows for name, rows in self.parameters.items() if name not in lost},
+        )
 
 
 class NotationRenderer:

@@ -144,9 +144,22 @@ class Scanner:
 
     def feed(self, delta: str) -> list[Event]:
         """Takes the next piece of the turn and returns what is decided so far."""
-        if not self._held and not self._block and delta and not _OPENER.search(delta):
-            return [self._plain(delta)]
+        if self.passes(delta):
+            return [Text(delta, self._offset - len(delta), self._offset)]
         return self._scan(self._held + delta, final=False)
+
+    def passes(self, delta: str) -> bool:
+        """Takes the next piece if all of it is text to give out at once, as of nearly all pieces.
+
+        Returns:
+            Whether it was taken; if not, `feed` has to.
+        """
+        if self._held or self._block or not delta or _OPENER.search(delta):
+            return False
+        self._offset += len(delta)
+        self._before = delta[-1]
+        self._tail = delta.rstrip(" \t")[-1:] or self._tail
+        return True
 
     def flush(self) -> list[Event]:
         """Ends the turn: returns what was held, forgets an open thought and the offsets.
@@ -157,14 +170,6 @@ class Scanner:
         events = self._scan(self._held, final=True)
         self._begin()
         return events
-
-    def _plain(self, delta: str) -> Text:
-        """Gives out a delta in which no mark can begin, as nearly all are."""
-        start = self._offset
-        self._offset = end = start + len(delta)
-        self._before = delta[-1]
-        self._tail = self._last(delta, 0, len(delta))
-        return Text(delta, start, end)
 
     def _scan(self, text: str, final: bool) -> list[Event]:
         out: list[Event] = []
@@ -198,9 +203,7 @@ class Scanner:
             self._tail = self._last(text, start, end)
 
     def _last(self, text: str, start: int, end: int) -> str:
-        while end > start and text[end - 1] in " \t":
-            end -= 1
-        return text[end - 1] if end > start else self._tail
+        return text[start:end].rstrip(" \t")[-1:] or self._tail
 
     def _pass_over(
         self, block: _Block, text: str, start: int, final: bool, out: list[Event]

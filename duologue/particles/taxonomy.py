@@ -33,6 +33,9 @@ class Kind(StrEnum):
 GOVERNING = frozenset((Kind.EMOTION, Kind.STYLE, Kind.LANGUAGE))
 """The kinds that hold for what follows, until another of the same kind."""
 
+SOUNDS = frozenset((Kind.EVENT, Kind.INTERJECTION))
+"""The kinds that are heard by themselves."""
+
 
 class Span(StrEnum):
     """What of the text a mark is about."""

@@ -1,11 +1,15 @@
 """A turn's events as requests to a speech engine, its marks and the words in their places."""
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from duologue.particles.render import Rendered, Renderer
 from duologue.particles.scanner import Event, Particle, Text
-from duologue.particles.taxonomy import GOVERNING, Kind, Span
+from duologue.particles.taxonomy import GOVERNING, SOUNDS, Kind, Span
+
+_EDGES = re.compile(r"([\s,.;:!?…，。！？；：、]*)(.*?)(\s*)", re.DOTALL)
+_BLANKS = re.compile(r"\s+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,12 +19,14 @@ class Utterance:
     Attributes:
         text: what the engine reads, its own marks included; "" where there is nothing to say.
         words: what is to be shown and remembered of it.
+        heard: the words as they came, and the sounds among them, in order.
         parameters: what goes beside the text, by the engine's own names.
         stripped: the particles that the engine has nothing for.
     """
 
     text: str
     words: str
+    heard: tuple[Text | Particle, ...]
     parameters: dict[str, str | float | tuple[float, ...]]
     stripped: tuple[Particle, ...]
 
@@ -30,6 +36,7 @@ class _Draft:
     parts: list[tuple[str, bool]] = field(default_factory=list)
     """(text, whether it is a native mark), neighbours of the same kind joined."""
     words: str = ""
+    heard: list[Text | Particle] = field(default_factory=list)
     stripped: list[Particle] = field(default_factory=list)
     open: list[Particle] = field(default_factory=list)
     """Ranges that have begun and not ended."""
@@ -39,7 +46,13 @@ class _Draft:
             text = self.parts.pop()[0] + text
         self.parts.append((text, native))
 
-    def say(self, text: str) -> None:
+    def say(self, said: Text) -> None:
+        last = self.heard[-1] if self.heard else None
+        if isinstance(last, Text) and last.end == said.start:
+            self.heard[-1] = Text(last.text + said.text, last.start, said.end)
+        else:
+            self.heard.append(said)
+        text = said.text
         # Where a mark is taken out, the blanks at its sides meet.
         if not self.words[-1:].strip() and self.stripped:
             text = text.lstrip(" ")
@@ -61,10 +74,12 @@ class Composer:
 
     Args:
         renderer: the engine's way with particles.
+        speakable: makes text that was written to be read, between two marks, one to be said.
     """
 
-    def __init__(self, renderer: Renderer):
+    def __init__(self, renderer: Renderer, speakable: Callable[[str], str] | None = None):
         self._renderer = renderer
+        self._speakable = speakable
         self._governing: dict[Kind, tuple[Particle, Rendered]] = {}
         self._draft = _Draft()
         self._done: list[Utterance] = []
@@ -78,7 +93,7 @@ class Composer:
         self._draft, self._done = _Draft(), []
         for event in _paired(events):
             if isinstance(event, Text):
-                self._draft.say(event.text)
+                self._draft.say(event)
             elif event.kind in GOVERNING:
                 self._govern(event)
             else:
@@ -94,8 +109,10 @@ class Composer:
                 self._draft.stripped.append(particle)
         elif rendered.native:
             self._draft.add(rendered.text, native=True)
+            if particle.kind in SOUNDS and particle.span is Span.POINT:
+                self._draft.heard.append(particle)
         else:
-            self._draft.say(rendered.text)
+            self._draft.say(Text(rendered.text, particle.start, particle.end))
         if particle.closes:
             self._draft.open = [other for other in self._draft.open if other.name != particle.name]
         elif particle.span is Span.RANGE and self._ends(particle).native:
@@ -120,7 +137,7 @@ class Composer:
         if rendered.governs:
             self._governing[kind] = particle, rendered
         elif rendered.text is not None:
-            self._draft.say(rendered.text)
+            self._draft.say(Text(rendered.text, particle.start, particle.end))
         elif not particle.closes:
             self._draft.stripped.append(particle)
 
@@ -145,12 +162,30 @@ class Composer:
                 continue
             lead += rendered.text or ""
             parameters |= rendered.parameters
-        text = "".join(t if native else self._renderer.literal(t) for t, native in draft.parts)
-        if not draft.begun and not any(native for _, native in draft.parts):
-            text = lead = ""
+        text = self._text(draft.parts)
         if text or draft.words or draft.stripped:
-            stripped = tuple(draft.stripped)
-            self._done.append(Utterance(lead + text.strip(), draft.words, parameters, stripped))
+            text = f"{lead}{text.strip()}" if text else ""
+            heard, stripped = tuple(draft.heard), tuple(draft.stripped)
+            self._done.append(Utterance(text, draft.words, heard, parameters, stripped))
+
+    def _text(self, parts: list[tuple[str, bool]]) -> str:
+        """What the engine reads; "" where that is neither a word nor a mark."""
+        whole, says = "", False
+        for text, native in parts:
+            if not native:
+                text = self._renderer.literal(self._said(text, behind=bool(whole)))
+            says |= native or any(map(str.isalnum, text))
+            whole += text
+        return whole if says else ""
+
+    def _said(self, text: str, behind: bool) -> str:
+        """Ordinary text as it is said; `behind` a mark it goes on with what it begins with."""
+        edges = _EDGES.fullmatch(text)
+        if self._speakable is None or edges is None:
+            return text
+        lead, words, blank = edges.groups()
+        said = self._speakable(words if behind else lead + words)
+        return (_BLANKS.sub(" ", lead) if behind else "") + said + _BLANKS.sub(" ", blank)
 
     def _by_rank(self) -> list[tuple[Particle, Rendered]]:
         return [self._governing[kind] for kind in reversed(Kind) if kind in self._governing]

@@ -6,7 +6,6 @@ gives the same clauses.
 """
 
 import re
-from bisect import bisect_right
 from dataclasses import dataclass
 
 from duologue.errors import UsageError
@@ -86,18 +85,10 @@ class ClauseSplitter:
         self._text = "\n"  # what is not given out yet, behind the newline that begins a turn
         self._seen = 1  # no cut lies before it
         self._limits = self._first
-        self._anchors = [(0, -1)]  # ascending (index in _text, offset in the turn)
+        self._offset = -1  # of _text in the turn
 
-    def feed(self, delta: str, at: int | None = None) -> list[Clause]:
-        """Takes the next piece of the turn and returns the clauses that stand.
-
-        Args:
-            delta: the piece.
-            at: its offset in the turn, where marks were taken out before it; by default it
-                follows the last piece.
-        """
-        if at is not None:
-            self._anchors.append((len(self._text), at))
+    def feed(self, delta: str) -> list[Clause]:
+        """Takes the next piece of the turn and returns the clauses that stand."""
         self._text += delta
         return self._split(final=False)
 
@@ -133,16 +124,9 @@ class ClauseSplitter:
     def _cut(self, end: int, quality: Break) -> Clause:
         """Gives out the text before `end` and keeps the rest."""
         text = self._text[:end].strip()
-        first = end - len(self._text[:end].lstrip())
-        start, stop = self._offset(first), self._offset(first + len(text) - 1) + 1
-        rest = [(index - end, offset) for index, offset in self._anchors if index > end]
-        self._anchors = [(0, self._offset(end)), *rest]
+        start = self._offset + end - len(self._text[:end].lstrip())
         self._text = self._text[end:]
+        self._offset += end
         self._seen = 0
         self._limits = self._later
-        return Clause(text, start, stop, quality is Break.SENTENCE)
-
-    def _offset(self, index: int) -> int:
-        """Returns the place in the turn of a character of the text."""
-        known, offset = self._anchors[bisect_right(self._anchors, index, key=lambda a: a[0]) - 1]
-        return offset + index - known
+        return Clause(text, start, start + len(text), quality is Break.SENTENCE)

@@ -212,7 +212,30 @@ TINY = Token2wavConfig(
 )
 """Under a million parameters: for tests, and for engines to be tried on any machine."""
 
-PRESETS = {"full": FULL, "tiny": TINY}
+EMBEDDED = Token2wavConfig(
+    codebook="duologue-25",
+    flow=FlowConfig(
+        input_size=128,
+        encoder=EncoderConfig(
+            input_size=128,
+            output_size=256,
+            num_blocks=2,
+            num_up_blocks=2,
+            attention_heads=4,
+            linear_units=512,
+        ),
+        decoder=SolverConfig(
+            n_timesteps=4,
+            estimator=EstimatorConfig(
+                mlp_ratio=2.0, depth=6, num_heads=4, head_dim=56, hidden_size=224
+            ),
+        ),
+    ),
+    hift=HiftConfig(base_channels=192, f0_channels=160),
+)
+"""The embedded voice's: about 14 million parameters, made by `duologue.training`."""
+
+PRESETS = {"full": FULL, "tiny": TINY, "embedded": EMBEDDED}
 
 _TAGS = (
     "!new:cosyvoice2.flow.flow.CausalMaskedDiffWithXvec",

@@ -27,6 +27,7 @@ ENGINES = {
     "tensorrt": "duologue.engines.tensorrt_model",
     "torch": "duologue.engines.torch_model",
     "cudagraph": "duologue.engines.cudagraph.model",
+    "embedded": "duologue.embedded.package",
 }
 """Modules by name, imported when asked for; each has
 `open_engine(folder, settings) -> Token2wav`."""
@@ -160,8 +161,8 @@ def load(folder: Path, engine: str = "onnx", settings: EngineSettings | None = N
 
     Args:
         folder: A checkpoint; for "onnx" what `duologue engine export` made of one, for "tensorrt"
-            with the plans built into it.
-        engine: "onnx", "tensorrt", "torch" or "cudagraph".
+            with the plans built into it, for "embedded" what `duologue.training.pack` did.
+        engine: "onnx", "tensorrt", "torch", "cudagraph" or "embedded".
         settings: Capacity and mode.
 
     Raises:

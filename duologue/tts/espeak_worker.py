@@ -42,7 +42,9 @@ def clauses(lib: ctypes.CDLL, voice: str, text: str) -> list[list[str]]:
     """IPA of each clause with the punctuation that closes it."""
     if lib.espeak_SetVoiceByName(voice.encode()):
         raise ValueError(f"espeak-ng has no voice {voice!r}")
-    data = text.encode()
+    # Without a line's end espeak-ng keeps what follows a last full stop ("No. 5") and says it
+    # before the next text.
+    data = f"{text}\n".encode()
     rest = ctypes.c_char_p(data)
     found = []
     while rest.value:

@@ -34,6 +34,42 @@ class Speech:
     words: list[Word]
 
 
+class PhonemeIds:
+    """Text to the ids that a Piper voice reads.
+
+    Args:
+        config: The voice's *.onnx.json.
+
+    Raises:
+        KeyError: it lacks the phonemes or espeak-ng's voice.
+    """
+
+    def __init__(self, config: dict):
+        self._ids: dict[str, list[int]] = config["phoneme_id_map"]
+        self._phonemizer = Phonemizer(config["espeak"]["voice"])
+
+    def __call__(self, text: str) -> tuple[list[int], list[int]]:
+        """Model ids of `text`, and for each phonemised word the index just behind its last id."""
+        pad = self._ids["_"]
+        ids, ends = [*self._ids["^"], *pad], []
+        for ipa, mark in self._phonemizer.clauses(text):
+            for word in ipa.split():
+                known = [self._ids[p] for p in word if p in self._ids]
+                for phoneme in known:
+                    ids += [*phoneme, *pad]
+                if known:
+                    ends.append(len(ids))
+                    ids += [*self._ids[" "], *pad]
+            if mark in self._ids and ends:
+                # The mark belongs to the word before it: replace the space behind that word.
+                ids[ends[-1] :] = [*self._ids[mark], *pad, *self._ids[" "], *pad]
+        return [*ids, *self._ids["$"]], ends
+
+    def close(self) -> None:
+        """End the phonemiser's process."""
+        self._phonemizer.close()
+
+
 class PiperVoice:
     """One voice in memory; sessions share it, one clause at a time.
 
@@ -55,9 +91,8 @@ class PiperVoice:
         options.inter_op_num_threads = 1
         try:
             config = json.loads(Path(f"{models[0]}.json").read_text(encoding="utf-8"))
-            self._ids: dict[str, list[int]] = config["phoneme_id_map"]
             self.rate_hz: int = config["audio"]["sample_rate"]
-            self._phonemizer = Phonemizer(config["espeak"]["voice"])
+            self._phoneme_ids = PhonemeIds(config)
             self._session = onnxruntime.InferenceSession(
                 with_output(models[0].read_bytes(), DURATIONS),
                 options,
@@ -98,24 +133,7 @@ class PiperVoice:
     def close(self) -> None:
         """End the phonemiser's process and this voice's thread."""
         self.pool.shutdown(wait=False)
-        self._phonemizer.close()
-
-    def _phoneme_ids(self, text: str) -> tuple[list[int], list[int]]:
-        """Model ids of `text`, and for each phonemised word the index just behind its last id."""
-        pad = self._ids["_"]
-        ids, ends = [*self._ids["^"], *pad], []
-        for ipa, mark in self._phonemizer.clauses(text):
-            for word in ipa.split():
-                known = [self._ids[p] for p in word if p in self._ids]
-                for phoneme in known:
-                    ids += [*phoneme, *pad]
-                if known:
-                    ends.append(len(ids))
-                    ids += [*self._ids[" "], *pad]
-            if mark in self._ids and ends:
-                # The mark belongs to the word before it: replace the space behind that word.
-                ids[ends[-1] :] = [*self._ids[mark], *pad, *self._ids[" "], *pad]
-        return [*ids, *self._ids["$"]], ends
+        self._phoneme_ids.close()
 
 
 def with_output(model: bytes, tensor: str) -> bytes:

@@ -35,9 +35,9 @@ class Way:
         for event in events:
             if isinstance(event, Text):
                 self.shown += event.text
-                clauses += self.splitter.feed(event.text, at=event.start)
+                clauses += self.splitter.feed(event.text)
             elif isinstance(event, Particle) and (text := self.renderer.render(event).text):
-                clauses += self.splitter.feed(text, at=event.start)
+                clauses += self.splitter.feed(text)
         return clauses
 
 

@@ -123,6 +123,8 @@ def test_text_of_servers():
         ("[1]", "line 2"),
         ('{"choices": 1}', "line 2"),
         ('{"choices": [null]}', "line 2"),
+        ('{"detail": "Not Found"}', "line 2"),
+        ("{}", "line 2"),
         ('{"choices": [{"token_ids": ["1"]}]}', "line 2"),
         ("1" * 5000, "line 2"),
         ("[" * 100_000, "line 2"),
@@ -138,9 +140,28 @@ def test_bytes_that_are_no_text_are_an_input_error():
         demux(b"5\n\xff\xfe\n")
 
 
-def test_an_error_of_the_server_is_told():
+@pytest.mark.parametrize(
+    "error",
+    [{"error": {"message": "out of memory"}}, {"object": "error", "message": "out of memory"}],
+)
+def test_an_error_of_the_server_is_told(error):
     with pytest.raises(EngineError, match="out of memory"):
-        demux(sse({"error": {"message": "out of memory"}}))
+        demux(sse(error))
+
+
+def test_what_a_server_puts_apart_ends_where_other_text_follows():
+    spoken = {"choices": [{"delta": {"tts_content": {"tts_text": "Hi", "tts_audio": "<audio_0>"}}}]}
+    call = {"choices": [{"delta": {"content": '<tool_call>function\nf\n{"a": 1}</tool_call>'}}]}
+    lines = demux(sse(spoken, call), "--assume-prefix", "tts_start")
+    assert [line["type"] for line in lines] == ["text", "audio", "tool_call", "tool_call", "end"]
+    assert lines[3]["arguments"] == '{"a": 1}'
+
+
+def test_half_a_surrogate_pair_is_no_character():
+    """JSON may hold one; no output can."""
+    lines = demux(r'{"choices": [{"delta": {"content": "a\ud83d"}}]}')
+    assert [line.get("text") for line in lines if line["type"] == "text"] == ["a"]
+    assert lines[-1]["dropped"] == {"undecodable": 1}
 
 
 def test_nothing_at_all_is_a_turn_that_was_cut():

@@ -12,20 +12,12 @@ from duologue.lm.completions import SLICE_TOKENS, Completions
 from duologue.lm.engine import Finish, Ids, Request, Step
 from duologue.lm.openai_http import OpenAIHttp
 from duologue.lm.prompt import IdsPart, TextPart
-from tests.lm.fake_servers import (
-    FakeLlama,
-    FakeServer,
-    FakeSglang,
-    FakeTrtllm,
-    FakeVllm,
-    ids_after,
-    serving,
-)
+from tests.lm.fake_servers import FakeLlama, FakeServer, FakeSglang, FakeVllm, ids_after, serving
+from tests.lm.test_engines_completions import KINDS
 
 PROMPT = (3, 1, 4)
 LONG = Request(parts=(IdsPart(PROMPT),), max_tokens=50_000, temperature=0.0)
 CHAT = Request([{"role": "user", "content": "Hi"}], max_tokens=50_000)
-KINDS = {"vllm": FakeVllm, "sglang": FakeSglang, "trtllm": FakeTrtllm}
 VERIFIED = ["vllm", "sglang"]
 
 

@@ -110,6 +110,17 @@ def test_pieces_of_sentencepiece_make_the_text(tmp_path):
     assert text_of(events) == "Hi you茶"
 
 
+def test_letters_that_stand_for_no_byte_stand_for_themselves(tmp_path):
+    """As in a vocabulary to which somebody has added words by hand."""
+    from tokenizers import Tokenizer, decoders, models
+
+    tokenizer = Tokenizer(models.BPE({"a": 0, "你 好": 1, "Ġb": 2}, []))
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    vocabulary = Vocabulary(Profile("plain", (), 0), Vocab(tmp_path))
+    assert text_of(demuxed(vocabulary, [0, 1, 2])) == tokenizer.decode([0, 1, 2]) == "a你 好 b"
+
+
 def test_ids_that_nobody_tells_are_refused_but_text_is_read():
     vocabulary = numeric("vita-audio")
     with pytest.raises(ConfigError, match="tokenizer"):

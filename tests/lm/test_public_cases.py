@@ -3,7 +3,17 @@
 import pytest
 
 from duologue.lm.events import DropReason, EndReason, Thought, TurnEnd
-from tests.lm.streams import audio_of, decoding, demuxed, ids_of, numeric, of, spelled, text_of
+from tests.lm.streams import (
+    audio_of,
+    decoding,
+    demuxed,
+    ids_of,
+    joined,
+    numeric,
+    of,
+    spelled,
+    text_of,
+)
 from tests.lm.streams import tokenizer_of as tokenizer
 
 TAGS = [("<think>", "</think>"), ("<THINKING>", "</Thinking>"), ("◁think▷", "◁/think▷")]
@@ -40,6 +50,27 @@ def test_ordinary_brackets_are_text_wherever_a_delta_ends(text):
     """pipecat#4976: what looks like the beginning of a tag swallows the rest."""
     for at in range(len(text) + 1):
         assert text_of(demuxed(numeric("step-audio2"), text[:at], text[at:])) == text
+
+
+@pytest.mark.parametrize("tag", ["<think>", "<tool_call>", "</tts_end>"])
+@pytest.mark.parametrize("mark", ["(laughs)", "[sigh]", "（哼唱）"])
+def test_a_mark_that_is_taken_out_of_a_tag_leaves_none(tag, mark):
+    """vllm-omni#7055: framing is never spoken, wherever a delta ends."""
+    text = f"a {tag[:5]}{mark}{tag[5:]} b"
+    for at in range(len(text) + 1):
+        events = demuxed(numeric("qwen3-omni"), text[:at], text[at:])
+        assert tag not in text_of(events)
+        assert joined(events) == joined(demuxed(numeric("qwen3-omni"), text))
+
+
+@pytest.mark.parametrize("text", ["SQL: 5 < 10", "I <3 you", "4111 1111 1111 1111", "你好，世界"])
+def test_text_is_shown_and_kept_as_it_was_written(text):
+    """pipecat#4976, 5002, 4424, 4517: B8 in the stream of a model that speaks."""
+    groups = [part for n, char in enumerate(text) for part in (char, n, n + 1)]
+    vocabulary = decoding("step-audio2")
+    stream = ids_of(vocabulary, "<tts_start>", *groups, "<tts_end>", "<|EOT|>")
+    assert text_of(demuxed(vocabulary, stream)) == text
+    assert len(audio_of(demuxed(vocabulary, stream))) == 2 * len(text)
 
 
 @pytest.mark.parametrize("text", ["", "🙂🙂", "…", "?!"])

@@ -7,6 +7,7 @@ from duologue.lm.formats.cosyvoice import (
     COSYVOICE3,
     COSYVOICE3_MERGED,
 )
+from duologue.lm.formats.duologue_talker import DUOLOGUE_TALKER
 from duologue.lm.formats.glm4_voice import GLM4_VOICE
 from duologue.lm.formats.kimi_audio import KIMI_AUDIO
 from duologue.lm.formats.minicpm_o import MINICPM_O
@@ -38,6 +39,7 @@ FAMILIES = {
         KIMI_AUDIO,
         VITA_AUDIO,
         MINICPM_O,
+        DUOLOGUE_TALKER,
     )
 }
 

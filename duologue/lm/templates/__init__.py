@@ -14,6 +14,7 @@ from duologue.lm.modes import Mode
 from duologue.lm.prompt import AudioPart, IdsPart, Part
 from duologue.lm.templates import (
     cosyvoice,
+    duologue_talker,
     glm4_voice,
     qwen_omni,
     spark,
@@ -21,10 +22,11 @@ from duologue.lm.templates import (
     step_audio2,
 )
 from duologue.lm.templates.checks import Asked, checked
-from duologue.lm.templates.messages import render_messages
+from duologue.lm.templates.messages import check_hearing, render_messages
 from duologue.lm.templates.writer import Writer
 from duologue.lm.vocabulary import Vocabulary
 
+THOUGHT_END = "</think>"
 _TEMPLATES: dict[str, Callable[[Writer, Asked], None]] = {
     "step-audio2": step_audio2.write_chat,
     "step-audio2-base": step_audio2.write_base,
@@ -40,6 +42,7 @@ _TEMPLATES: dict[str, Callable[[Writer, Asked], None]] = {
     "spark-tts": spark.write,
     "qwen2.5-omni": qwen_omni.write,
     "qwen3-omni": qwen_omni.write,
+    "duologue-talker": duologue_talker.write,
 }
 _WITHOUT = {
     "qwen2.5-omni-talker": "it is fed with the thinker's hidden states",
@@ -73,14 +76,22 @@ def render(
     """
     profile = vocabulary.profile
     profile.check_mode(mode)
-    template = _TEMPLATES.get(profile.family)
-    if template is None:
-        reason = _WITHOUT.get(profile.family, "there is no template for it")
-        raise UsageError(f"no prompt can be written for {profile.family}: {reason}")
+    check_template(profile)
     asked = checked(profile, conversation, mode, tools, thought)
     writer = Writer(vocabulary)
-    template(writer, asked)
+    _TEMPLATES[profile.family](writer, asked)
     return writer.parts()
+
+
+def check_template(profile: Profile) -> None:
+    """Refuse a family for which no prompt can be written.
+
+    Raises:
+        UsageError: saying why.
+    """
+    if profile.family not in _TEMPLATES:
+        reason = _WITHOUT.get(profile.family, "there is no template for it")
+        raise UsageError(f"no prompt can be written for {profile.family}: {reason}")
 
 
 def prompt_prefix(profile: Profile, mode: Mode, *, thought: str | None = None) -> str | None:
@@ -88,6 +99,12 @@ def prompt_prefix(profile: Profile, mode: Mode, *, thought: str | None = None) -
     if profile.thinks and thought is None:
         return "<think>"
     return profile.speech_prefix if mode.audio_out else None
+
+
+def thought_end(vocabulary: Vocabulary) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """What ends the first request of a model that thinks: texts and ids, for `Request`."""
+    token = vocabulary.vocab.id_of(THOUGHT_END) if vocabulary.vocab else None
+    return ((THOUGHT_END,), ()) if token is None else ((), (token,))
 
 
 def prompt_ids(vocabulary: Vocabulary, parts: Iterable[Part]) -> list[int]:
@@ -109,4 +126,12 @@ def prompt_ids(vocabulary: Vocabulary, parts: Iterable[Part]) -> list[int]:
     return ids
 
 
-__all__ = ["prompt_ids", "prompt_prefix", "render", "render_messages"]
+__all__ = [
+    "check_hearing",
+    "check_template",
+    "prompt_ids",
+    "prompt_prefix",
+    "render",
+    "render_messages",
+    "thought_end",
+]

@@ -8,6 +8,7 @@ from typing import Any
 from duologue.errors import UsageError
 from duologue.lm.conversation import Answer, CallResult, Item, System, User
 from duologue.lm.engine import Message
+from duologue.lm.formats import Profile
 from duologue.lm.modes import Mode
 from duologue.lm.prompt import AudioPart, TextPart
 from duologue.lm.templates.checks import Asked, check_chat, checked
@@ -17,6 +18,35 @@ from duologue.lm.vocabulary import Vocabulary
 
 STEP_AUDIO2 = ("step-audio2", "step-audio2-think")
 OTHERS = ("qwen2.5-omni", "qwen3-omni")
+HEARD_BY = {
+    # Only the publisher's fork knows the family's roles, its speech apart and its sound.
+    **dict.fromkeys(STEP_AUDIO2, ("vllm",)),
+    "qwen2.5-omni": ("vllm", "llamacpp", "openai"),
+    "qwen3-omni": ("vllm", "openai"),
+}
+"""Which servers take a family's sound in chat messages, as their documentation tells."""
+
+
+def check_hearing(profile: Profile, mode: Mode, server: str) -> None:
+    """Refuse a mode that hears where no sound can be given to the model.
+
+    Raises:
+        UsageError: naming what hears and what does not.
+    """
+    servers = HEARD_BY.get(profile.family, ())
+    if not mode.audio_in or server in servers:
+        return
+    if servers:
+        why = f"with {profile.family} only {', '.join(servers)} does"
+    elif profile.heard and not profile.heard.sound:
+        why = f"{profile.family} hears tokens of its own encoder, and none is built in"
+    else:
+        why = f"{profile.family} is given no chat messages, and a raw prompt holds no sound"
+    pairs = "; ".join(f"{family} on {', '.join(names)}" for family, names in HEARD_BY.items())
+    raise UsageError(
+        f"{mode} needs a server that takes sound, not {server!r}: {why}. What hears: {pairs}. Or "
+        f"choose a mode that reads the recogniser's words, such as {mode.read}"
+    )
 
 
 def render_messages(
@@ -43,11 +73,12 @@ def render_messages(
     if profile.family not in (*STEP_AUDIO2, *OTHERS):
         raise UsageError(f"{profile.family} is given a raw prompt, not messages: see `render`")
     check_chat(asked)
+    longest_s = profile.heard.longest_s if profile.heard else 0
     if profile.family in OTHERS:
-        return [_message(item) for item in asked.items]
+        return [_message(item, longest_s) for item in asked.items]
     check_tools(asked)
     messages = [
-        _step_audio2(vocabulary, asked, item, following)
+        _step_audio2(vocabulary, asked, _message(item, longest_s), item, following)
         for item, following in zip_longest(asked.items, asked.items[1:])
     ]
     if start := opening(asked):
@@ -55,12 +86,12 @@ def render_messages(
     return messages
 
 
-def _message(item: Item) -> Message:
+def _message(item: Item, longest_s: float) -> Message:
     match item:
         case System(text=text):
             return {"role": "system", "content": literal(text)}
         case User(audio=AudioPart() as audio):
-            return {"role": "user", "content": [audio]}
+            return {"role": "user", "content": list(audio.pieces(longest_s))}
         case User(text=text):
             return {"role": "user", "content": literal(text)}
         case CallResult(call_id=call_id, content=text):
@@ -78,9 +109,8 @@ def _message(item: Item) -> Message:
 
 
 def _step_audio2(
-    vocabulary: Vocabulary, asked: Asked, item: Item, following: Item | None
+    vocabulary: Vocabulary, asked: Asked, message: Message, item: Item, following: Item | None
 ) -> Message:
-    message = _message(item)
     if isinstance(item, CallResult):
         message["role"] = "input"
         message["content"] += aloud(asked, following)

@@ -76,11 +76,9 @@ class Writer:
         """Write sound, in pieces that the model can take."""
         if (heard := self._vocabulary.profile.heard) is None:
             raise UsageError(f"{self._vocabulary.profile.family} does not hear")
-        step = int(heard.longest_s * audio.rate_hz) or len(audio.samples)
-        for start in range(0, len(audio.samples), max(1, step)):
+        for piece in audio.pieces(heard.longest_s):
             self.framing(heard.opens)
-            piece = audio.samples[start : start + step]
-            self._parts.append(AudioPart(piece, audio.rate_hz))
+            self._parts.append(piece)
             self.framing(heard.closes)
 
     def spelled(self, codes: Codes) -> None:

@@ -1,7 +1,9 @@
 """One file per family of speech engines, data only, and their look-up by name."""
 
+from collections.abc import Container
+
 from duologue.errors import UsageError
-from duologue.particles.render import NotationRenderer, Unknown
+from duologue.particles.render import Notation, NotationRenderer, Unknown
 from duologue.particles.renderers.cosyvoice import COSYVOICE2, COSYVOICE3
 from duologue.particles.renderers.index_tts import INDEX_TTS2, INDEX_TTS25
 from duologue.particles.renderers.plain import KOKORO, PIPER, interjections
@@ -43,4 +45,18 @@ def renderer_for(
     return NotationRenderer(NOTATIONS[engine], words=said, unknown=unknown)
 
 
-__all__ = ["NOTATIONS", "renderer_for"]
+def talker_renderer(family: str, accepted: Container[str] = ()) -> NotationRenderer:
+    """The renderer of a family of language models that speak text (`duologue lm modes`, T1-A1).
+
+    Of an export with a vocabulary of its own ("-merged") it is the original's; of a family that
+    publishes no marks it knows none.
+
+    Args:
+        family: its name.
+        accepted: the parameters that its prompt can say.
+    """
+    notation = NOTATIONS.get(family.removesuffix("-merged"), Notation(engine=family))
+    return NotationRenderer(notation.within(accepted))
+
+
+__all__ = ["NOTATIONS", "renderer_for", "talker_renderer"]

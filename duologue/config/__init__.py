@@ -11,141 +11,52 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import ValidationError, model_validator
 
+from duologue.config.parts import (
+    AsrConfig,
+    Example,
+    FamilyConfig,
+    LmConfig,
+    SpeechLmConfig,
+    TalkerConfig,
+    Token2wavSection,
+    TurnConfig,
+    VadConfig,
+    VoiceConfig,
+)
+from duologue.config.places import (
+    DailyConfig,
+    LimitsConfig,
+    PhoneConfig,
+    RoomConfig,
+    ServeConfig,
+)
+from duologue.config.section import Section
 from duologue.errors import ConfigError
-from duologue.lm.modes import Mode
 
 ENV_PREFIX = "DUOLOGUE_"
 
-
-class Section(BaseModel):
-    """A part of the set-up; unknown keys are refused."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class RoomConfig(Section):
-    """The browser room."""
-
-    host: str = "127.0.0.1"
-    port: int = Field(default=7860, ge=0, le=65535)
-    capacity: int = Field(default=2, ge=1)
-    ice_servers: list[str] = []
-    idle_s: float = Field(
-        default=600, gt=0, description="Seconds without speech after which a call ends"
-    )
-
-
-class AsrConfig(Section):
-    """Speech recognition."""
-
-    engine: Literal["whisper", "funasr"] = "whisper"
-    model: str = "whisper-tiny.en"
-    interims: str | None = Field(default=None, description="FunASR: a streaming model for interims")
-    vad: str | None = Field(
-        default=None, description="FunASR: a model that leaves out what is no speech"
-    )
-    threads: int = Field(default=1, ge=1)
-
-
-class VadConfig(Section):
-    """Voice activity detection."""
-
-    engine: Literal["silero", "webrtcvad"] = "silero"
-    confidence: float = Field(default=0.35, gt=0, lt=1)
-    start_s: float = Field(default=0.1, gt=0)
-    stop_s: float = Field(default=0.2, gt=0)
-
-
-class TurnConfig(Section):
-    """End of the user's turn."""
-
-    end: Literal["smart-turn", "speech-timeout"] = "smart-turn"
-    silence_s: float = Field(default=1.2, gt=0, description="Silence that ends a turn in any case")
-    speculate: bool = True
-
-
-class Example(Section):
-    """An example exchange for models that follow examples better than instructions."""
-
-    user: str
-    assistant: str
-
-
-class LmConfig(Section):
-    """The language model."""
-
-    engine: Literal["llamacpp", "openai"] = "llamacpp"
-    model: str = "smollm2-135m-instruct"
-    base_url: str | None = None
-    threads: int = Field(default=1, ge=1)
-    context: int = Field(default=2048, ge=256)
-    max_tokens: int = Field(default=80, ge=1)
-    max_sentences: int | None = Field(default=None, description="Where to cut a model that rambles")
-    temperature: float = Field(default=0.0, ge=0)
-    repeat_penalty: float = Field(default=1.1, ge=1)
-    tool_choice: Literal["rules", "model", "none"] = "rules"
-    system: str = "You are a friendly voice assistant. Answer in one or two short sentences."
-    examples: list[Example] = []
-
-
-class FamilyConfig(Section):
-    """A speech-text model on a server."""
-
-    family: str = Field(description="As in `duologue lm modes`")
-    server: Literal["vllm", "sglang", "trtllm", "llamacpp", "openai"] = "vllm"
-    base_url: str
-    model: str
-    tokenizer: Path | None = Field(default=None, description="Folder or file of its tokenizer.json")
-    max_tokens: int = Field(default=2048, ge=1)
-    temperature: float = Field(default=0.7, ge=0)
-    repeat_penalty: float = Field(default=1.05, ge=1)
-
-
-class TalkerConfig(FamilyConfig):
-    """A model that makes the LM's text speech tokens, in place of `voice`."""
-
-    instruction: str | None = Field(default=None, description="How to speak, where a family asks")
-    clip_text: str | None = Field(
-        default=None, description="The words of the voice's clip: the model goes on from it"
-    )
-
-
-class SpeechLmConfig(FamilyConfig):
-    """A speech-text LM, in place of the text LM."""
-
-    mode: Mode = Mode.T1_T2A2
-    voice: Literal["tokens", "decoupled"] = Field(
-        default="tokens", description="What says its answers: its own speech tokens, or `voice`"
-    )
-    budget: int = Field(
-        default=8192, ge=256, description="Prompt tokens beyond which old speech becomes text"
-    )
-
-    @property
-    def speaks_tokens(self) -> bool:
-        """Whether its answers are heard through token2wav."""
-        return self.mode.audio_out and self.voice == "tokens"
-
-
-class Token2wavSection(Section):
-    """The decoder of a speech-text LM's tokens."""
-
-    model: Path
-    engine: Literal["onnx", "torch", "cudagraph", "tensorrt"] = "cudagraph"
-    voice: str = Field(description="As in `duologue voices list`")
-    sessions: int = Field(default=8, ge=1)
-
-
-class VoiceConfig(Section):
-    """The decoupled voice."""
-
-    engine: Literal["piper"] = "piper"
-    model: str = "piper-en_US-joe-medium"
-    threads: int = Field(default=1, ge=1)
-    speed: float = Field(default=1.0, gt=0.3, lt=3)
-    particles: Literal["strip", "interject"] = "strip"
+__all__ = [
+    "AsrConfig",
+    "BotConfig",
+    "DailyConfig",
+    "Example",
+    "FamilyConfig",
+    "LimitsConfig",
+    "LmConfig",
+    "PhoneConfig",
+    "RoomConfig",
+    "Section",
+    "ServeConfig",
+    "SpeechLmConfig",
+    "TalkerConfig",
+    "Token2wavSection",
+    "TurnConfig",
+    "VadConfig",
+    "VoiceConfig",
+    "load_config",
+]
 
 
 class BotConfig(Section):
@@ -153,6 +64,9 @@ class BotConfig(Section):
 
     lang: Literal["en", "zh"] = "en"
     room: RoomConfig = RoomConfig()
+    daily: DailyConfig = DailyConfig()
+    limits: LimitsConfig = LimitsConfig()
+    phone: PhoneConfig = PhoneConfig()
     asr: AsrConfig = AsrConfig()
     vad: VadConfig = VadConfig()
     turn: TurnConfig = TurnConfig()
@@ -161,6 +75,7 @@ class BotConfig(Section):
     speech_lm: SpeechLmConfig | None = None
     talker: TalkerConfig | None = None
     token2wav: Token2wavSection | None = None
+    serve: ServeConfig = ServeConfig()
 
     @model_validator(mode="after")
     def _speech_lm_is_whole(self) -> "BotConfig":
@@ -170,6 +85,10 @@ class BotConfig(Section):
             raise ValueError("talker speaks the words of a text LM: leave speech_lm out")
         if self.talker and not self.token2wav:
             raise ValueError("talker speaks in tokens: set token2wav.model and token2wav.voice")
+        parts = (self.talker, self.token2wav)
+        embedded = sum(part is not None and part.engine == "embedded" for part in parts)
+        if embedded == 1:
+            raise ValueError("the embedded talker and token2wav go together: set both engines so")
         if self.speech_lm and self.speech_lm.speaks_tokens and not self.token2wav:
             raise ValueError(
                 f"speech_lm.mode {self.speech_lm.mode} speaks in tokens: set token2wav.model and "

@@ -1,0 +1,1 @@
+"""The speech server: voices, synthesis and speech tokens over gRPC and HTTP."""

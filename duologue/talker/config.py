@@ -1,0 +1,59 @@
+"""Sizes and vocabulary of the talker.
+
+Its sequence is `TEXT`, the bytes of a clause, `SPEECH`, the clause's speech tokens, `END`.
+"""
+
+import re
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from duologue.text.numerals import spell_digits
+
+TEXT, SPEECH, END = 256, 257, 258
+"""Ids that follow the 256 bytes."""
+
+FIRST_CODE = 260
+CODES = 6561
+
+_UNKNOWN = re.compile(r"[^A-Za-z' .,?!;:-]+")
+_ACRONYM = re.compile(r"[A-Z]{2,}")
+
+
+class TalkerConfig(BaseModel):
+    """A decoder shaped like Llama: RMSNorm, rotary positions, SwiGLU, a head tied to the input."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    vocab_size: Annotated[int, Field(ge=FIRST_CODE, le=100_000)] = FIRST_CODE + CODES
+    hidden_size: Annotated[int, Field(gt=0, le=8192)] = 288
+    intermediate_size: Annotated[int, Field(gt=0, le=32_768)] = 704
+    layers: Annotated[int, Field(gt=0, le=128)] = 8
+    heads: Annotated[int, Field(gt=0, le=128)] = 6
+    rope_theta: Annotated[float, Field(gt=0)] = 10_000.0
+    norm_eps: Annotated[float, Field(gt=0)] = 1e-5
+    max_positions: Annotated[int, Field(gt=0, le=100_000)] = 1024
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> "TalkerConfig":
+        if self.hidden_size % (2 * self.heads):
+            raise ValueError(
+                f"hidden_size {self.hidden_size} is not {self.heads} heads of an even size"
+            )
+        return self
+
+    @property
+    def head_size(self) -> int:
+        """Width of a head."""
+        return self.hidden_size // self.heads
+
+
+def text_ids(text: str) -> list[int]:
+    """The prompt of a clause, up to and with `SPEECH`: what the talker continues with its speech.
+
+    Numbers are words, letters are small but in acronyms, and what is no letter or common mark is a
+    space.
+    """
+    known = _UNKNOWN.sub(" ", spell_digits(text).replace("’", "'"))  # noqa: RUF001
+    words = [word if _ACRONYM.match(word) else word.lower() for word in known.split()]
+    return [TEXT, *" ".join(words).encode(), SPEECH]
