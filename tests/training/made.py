@@ -1,7 +1,10 @@
 """A few seconds of made-up speech for the stages to train on."""
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from duologue.training.speech import HOP, RATE_HZ, SPLITS, LogMel, Speech
 
@@ -38,3 +41,21 @@ def made_speech(utterances: int = 24, *, seed: int = 0) -> Speech:
         splits=splits,
         codes=(labels[::2].short() * 37) % 6561,
     )
+
+
+def waiting_calls(loss: Callable[[], torch.Tensor]) -> set[str]:
+    """What in a loss and its gradient waits for the device, or is copied to it.
+
+    Either would end the capture of a step.
+    """
+    called = set()
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            called.add(func.overloadpacket.__name__)
+            return func(*args, **(kwargs or {}))
+
+    with Watch():
+        loss().backward()
+    assert "mm" in called or "convolution" in called
+    return called & {"_local_scalar_dense", "nonzero", "masked_select", "lift_fresh"}

@@ -14,7 +14,7 @@ from duologue.token2wav.config import TINY
 from duologue.token2wav.flow import EncoderOffline, EstimatorOffline, Flow
 from duologue.token2wav.weights import random_weights
 from duologue.training.curves import draw_curves
-from duologue.training.flow import chunk_bias, encode, estimate, train_flow
+from duologue.training.flow import FlowTask, chunk_bias, encode, estimate, train_flow
 from duologue.training.loop import Settings
 from duologue.training.talker import (
     NOTHING,
@@ -25,9 +25,9 @@ from duologue.training.talker import (
     pack,
     train_talker,
 )
-from duologue.training.tokenizer import CODES, Tokenizer, train_tokenizer
+from duologue.training.tokenizer import CODES, Tokenizer, TokenizerTask, train_tokenizer
 from duologue.training.tokenizer import encode as encode_speech
-from tests.training.made import CPU, made_speech
+from tests.training.made import CPU, made_speech, waiting_calls
 
 SMALL = TalkerConfig(hidden_size=48, intermediate_size=64, layers=2, heads=2)
 EVERYTHING = torch.zeros(1, 1, 1, 1)
@@ -110,6 +110,17 @@ def test_the_flow_learns_and_loads_strictly(tmp_path):
     lines = figures(tmp_path / "flow.log.jsonl")
     assert lines[-1]["velocity"] < 2.8
     Flow(TINY.flow).load_state_dict(load_file(path))
+
+
+def test_no_loss_waits_for_the_device(tmp_path):
+    speech, settings = made_speech(), Settings(tmp_path, 1, CPU)
+    tasks = (
+        TokenizerTask(speech, settings, batch=2),
+        FlowTask(speech, settings, TINY, batch=2),
+        TalkerTask(speech, settings, SMALL, batch=2),
+    )
+    for task in tasks:
+        assert not waiting_calls(lambda task=task: task.loss()[0])
 
 
 def test_an_example_asks_for_codes_and_phonemes():
