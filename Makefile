@@ -6,7 +6,7 @@ ARGS ?=
 # The tests need torch on the CPU alone; pip takes the build that its configuration offers.
 TORCH ?= torch==2.13.0
 
-.PHONY: room install models system dev test test-slow lint format type layers wheel torch-free bench proto lock clean
+.PHONY: room install models system dev test test-slow soak lint format type layers wheel torch-free bench proto lock clean
 
 room: install models ## install, fetch the embedded models, start the browser room
 	$(VENV)/bin/duologue room $(ARGS)
@@ -57,6 +57,9 @@ wheel: $(DEV)/.installed ## build the wheel, install it in a clean environment, 
 torch-free: $(DEV)/.installed ## `talk` works where `import torch` fails
 	scripts/check_torch_free.sh $(DEV)
 
+soak: dev ## a quarter of an hour of phone calls; fails on gaps, silence or growing memory
+	$(DEV)/bin/python -m benchmarks.calls --kind graph --calls 10 --seconds 900 $(ARGS)
+
 bench: dev ## figures of latency and of barge-in, in a real browser
 	$(DEV)/bin/python benchmarks/latency.py $(ARGS)
 	$(DEV)/bin/python benchmarks/duplex.py $(ARGS)
@@ -68,7 +71,7 @@ proto: $(DEV)/.installed ## generate the speech server's messages and stubs
 
 lock: ## renew the pinned requirements
 	uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header \
-	    pyproject.toml --extra room --extra serve -o requirements/room.txt
+	    pyproject.toml --extra room --extra serve --extra trace -o requirements/room.txt
 	uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header \
 	    pyproject.toml --extra dev -o requirements/dev.txt
 

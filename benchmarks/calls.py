@@ -37,7 +37,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from bots.models import Models, load_models
 from bots.phone import Gate, Phone, make_server
 from bots.phone_line import RATE_HZ, LineTransport
-from bots.room import listen
+from duologue.addresses import listen
 from duologue.asr.whisper import Transcript
 from duologue.audio.pcm import resample
 from duologue.config import BotConfig, LimitsConfig, TurnConfig, load_config
@@ -306,6 +306,8 @@ def main() -> None:
                 print(json.dumps(result), file=sys.stderr)
     if options.json:
         print(json.dumps(found, indent=2))
+    if any(row["underruns"] or row["silent_calls"] for row in found):
+        raise SystemExit(1)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ input -> ASR -> user's turn -> LM -> side branch -> voice -> playout -> output
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pipecat.audio.turn.smart_turn.base_smart_turn import SmartTurnParams
@@ -33,12 +33,12 @@ from duologue.config import BotConfig, TurnConfig, VadConfig
 from duologue.limits import TurnBudget
 from duologue.lm.brief import Brief
 from duologue.lm.capped import Capped
-from duologue.lm.conversation import Reference, System
-from duologue.lm.engine import Engine, Request
+from duologue.lm.engine import Engine
 from duologue.lm.hearing import Hearing
 from duologue.lm.rules import RuleRouted
 from duologue.memory import Memory
 from duologue.particles import renderer_for
+from duologue.talker.load import before_text, sampling
 from duologue.tools import ToolRegistry
 from processors.metrics import ConversationMetrics
 from processors.playout import Playout
@@ -203,13 +203,7 @@ def _lm(
     models: Models, config: BotConfig, memory: Memory, tools: ToolRegistry, budget: TurnBudget
 ) -> LLMService:
     lm: Engine = Capped(models.lm, budget)
-    sampling = config.speech_lm or config.lm
-    request = Request(
-        tools=tools.schemas(),
-        max_tokens=sampling.max_tokens,
-        temperature=sampling.temperature,
-        repeat_penalty=sampling.repeat_penalty,
-    )
+    request = replace(sampling(config.speech_lm or config.lm), tools=tools.schemas())
     if models.speech and config.speech_lm and not models.speech.talker:
         return SpeechLM(
             lm,
@@ -239,28 +233,15 @@ def _voices(models: Models, config: BotConfig, memory: Memory) -> list[FrameProc
     decoder = Token2wav(speech.batcher, speech.voice)
     if speech.talker is None or config.talker is None:
         return [Voice(models.voice, lang=config.lang), decoder]
-    talker, speaker = config.talker, []
-    if talker.instruction:
-        speaker.append(System(talker.instruction))
-    if talker.clip_text:
-        codes = (tuple(speech.voice.tokens.tolist()),)
-        speaker.append(Reference(codes, talker.clip_text))
-    request = Request(
-        max_tokens=talker.max_tokens,
-        temperature=talker.temperature,
-        repeat_penalty=talker.repeat_penalty,
+    talker = Talker(
+        speech.talker,
+        speech.vocabulary,
+        sampling(config.talker),
+        memory,
+        speaker=before_text(config.talker, speech.voice),
+        lang=config.lang,
     )
-    return [
-        Talker(
-            speech.talker,
-            speech.vocabulary,
-            request,
-            memory,
-            speaker=speaker,
-            lang=config.lang,
-        ),
-        decoder,
-    ]
+    return [talker, decoder]
 
 
 def _user_params(

@@ -2,14 +2,13 @@
 
 import asyncio
 import importlib.util
-import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from loguru import logger
 from rich.console import Console
 
+from bots.ops_log import log_to
 from duologue.config import load_config
 from duologue.errors import UsageError
 
@@ -24,8 +23,7 @@ def config_path(name: str) -> Path:
 
 def quiet(verbose: bool) -> None:
     """Keep pipecat's log to what a person has to know."""
-    logger.remove()
-    logger.add(sys.stderr, level="DEBUG" if verbose else "WARNING")
+    log_to(verbose=verbose)
 
 
 def room(config: str, flags: list[str], verbose: bool) -> None:

@@ -144,7 +144,7 @@ class Conversation:
             await load_listening(self._config),
             inputs=[self.transport.input()],
             outputs=[self.transport.output()],
-            channel=Channel(words=self._config.daily.transcription),
+            channel=Channel(words=self._config.daily.transcription, kind="daily"),
             send=self._send,
         )
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import os
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,10 +9,9 @@ import numpy as np
 from duologue.asr.funasr_client import Funasr
 from duologue.asr.whisper import Whisper
 from duologue.audio.pcm import ASR_RATE_HZ
-from duologue.config import BotConfig, FamilyConfig, LmConfig, SpeechLmConfig, Token2wavSection
+from duologue.config import BotConfig, LmConfig, SpeechLmConfig, Token2wavSection
 from duologue.embedded.package import Package
 from duologue.errors import ConfigError
-from duologue.lm.completions import Completions
 from duologue.lm.conversation import System, User
 from duologue.lm.engine import Engine, Message
 from duologue.lm.formats import Profile, find_family
@@ -25,7 +23,7 @@ from duologue.lm.templates import check_hearing, check_template, render_messages
 from duologue.lm.tokenizer import Vocab
 from duologue.lm.vocabulary import Vocabulary
 from duologue.models import ensure, stderr_progress
-from duologue.talker.engine import TalkerEngine
+from duologue.talker.load import lm_key, load_completions, load_talker
 from duologue.token2wav import pipeline as token2wav
 from duologue.token2wav.batch import Batcher
 from duologue.token2wav.pipeline import EngineSettings
@@ -126,41 +124,22 @@ def _load_lm(config: BotConfig) -> Engine:
     if config.speech_lm:
         return _speech_engine(config.speech_lm)
     if lm.engine == "openai":
-        return OpenAIHttp(lm.base_url or "", lm.model, api_key=_key())
+        return OpenAIHttp(lm.base_url or "", lm.model, api_key=lm_key())
     return LlamaCpp(
         ensure(lm.model), threads=lm.threads, context=lm.context, slots=config.limits.sessions
     )
 
 
-def _key() -> str:
-    return os.environ.get("DUOLOGUE_LM_API_KEY", "none")
-
-
 def _speech_engine(config: SpeechLmConfig) -> Engine:
     if config.mode.audio_in:
-        return OpenAIHttp(config.base_url, config.model, server=config.server, api_key=_key())
-    return _completions(config)
-
-
-def _talker(config: BotConfig) -> Engine | None:
-    if config.talker is None or config.token2wav is None:
-        return None
-    if config.talker.engine == "server":
-        return _completions(config.talker)
-    package = Package(config.token2wav.model)
-    # An answer that is cut off may end beside the one that follows it.
-    capacity = 2 * config.limits.sessions
-    return TalkerEngine(package.talker(), package.manifest.talker, capacity=capacity)
+        return OpenAIHttp(config.base_url, config.model, server=config.server, api_key=lm_key())
+    return load_completions(config)
 
 
 def _speaker(config: Token2wavSection) -> VoicePrompt:
     if config.engine == "embedded":
         return Package(config.model).voice()
     return VoiceStore.default().get(config.voice)
-
-
-def _completions(config: FamilyConfig) -> Completions:
-    return Completions(config.base_url, config.model, server=config.server, api_key=_key())
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +181,9 @@ def check_speech(config: BotConfig) -> _Fitting | None:
             "speech_lm.server llamacpp stops at a token, not at a text, but the tokenizer has no "
             "token that ends a thought; use another server"
         )
-    talker = _talker(config)
+    talker = None
+    if config.talker and decoder:
+        talker = load_talker(config.talker, decoder, sessions=config.limits.sessions)
     speaks = config.talker or (lm and lm.speaks_tokens)
     voice = _speaker(decoder) if decoder and speaks else None
     return _Fitting(profile, vocabulary, talker, voice)

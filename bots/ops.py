@@ -2,6 +2,7 @@
 
 import hmac
 import os
+from collections.abc import Callable
 from typing import Any
 
 from fastapi import FastAPI, HTTPException, Request, Response
@@ -14,8 +15,8 @@ from duologue.limits import Places
 TOKEN = "DUOLOGUE_METRICS_TOKEN"
 
 
-def add_ops(app: FastAPI, places: Places) -> None:
-    """Add /health, /ready and /metrics.
+def add_ops(app: FastAPI, places_of: Callable[[], Places]) -> None:
+    """Add /health, /ready and /metrics for what holds these places.
 
     /ready answers 503 once a further call would be refused; models are loaded before an
     application is made. With DUOLOGUE_METRICS_TOKEN set, /metrics needs it as a bearer token.
@@ -27,7 +28,7 @@ def add_ops(app: FastAPI, places: Places) -> None:
 
     @app.get("/ready")
     async def ready() -> JSONResponse:
-        reason = ""
+        places, reason = places_of(), ""
         try:
             places.check()
         except CapacityError as error:

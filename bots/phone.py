@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import ipaddress
 import os
 from collections.abc import Callable
 from contextlib import suppress
@@ -22,16 +21,18 @@ from starlette.requests import HTTPConnection
 
 from bots.assembly import Channel, build_session, load_listening
 from bots.models import Models, load_models
+from bots.ops import add_ops
 from bots.phone_auth import Secrets, Tokens
 from bots.phone_line import LEAD_S, RATE_HZ, LineSerializer, LineTransport, answer
-from bots.room import listen
 from bots.room_http import BodyLimit
 from bots.stopping import DrainingServer
+from duologue import metrics
+from duologue.addresses import is_loopback, listen
 from duologue.config import BotConfig, PhoneConfig
 from duologue.errors import CapacityError, InputError, UsageError
 from duologue.limits import Places
 
-NARROWBAND = Channel(in_rate_hz=RATE_HZ, out_rate_hz=RATE_HZ, lead_s=LEAD_S)
+NARROWBAND = Channel(in_rate_hz=RATE_HZ, out_rate_hz=RATE_HZ, lead_s=LEAD_S, kind="phone")
 PING_S = 10.0
 CHECK_S = 1.0
 SILENT_LINE_S = 15.0
@@ -224,6 +225,7 @@ def create_app(phone: Phone, gate: Gate) -> FastAPI:
     """The phone's web application."""
     app = FastAPI(title="duologue phone", docs_url=None, redoc_url=None, openapi_url=None)
     app.add_middleware(BodyLimit, max_bytes=phone.config.limits.body_bytes)
+    add_ops(app, lambda: phone.lines)
 
     @app.get("/api/status")
     async def status() -> dict[str, Any]:
@@ -241,6 +243,7 @@ def create_app(phone: Phone, gate: Gate) -> FastAPI:
         try:
             phone.lines.check()
         except CapacityError:
+            metrics.refused("phone")
             return twiml(f"<Say>{escape(BUSY)}</Say><Hangup/>")
         url = quoteattr(gate.stream_url(call_id))
         return twiml(f"<Connect><Stream url={url}/></Connect>")
@@ -257,6 +260,7 @@ def create_app(phone: Phone, gate: Gate) -> FastAPI:
         try:
             await phone.call(websocket, call_id)
         except CapacityError as error:
+            metrics.refused("phone")
             await websocket.accept()
             await websocket.close(TRY_AGAIN, str(error))
 
@@ -276,7 +280,7 @@ def check(config: PhoneConfig) -> Secrets | None:
         UsageError: what authentication needs is missing, or it is off on a public address.
     """
     if not config.auth:
-        if not _is_loopback(config.host):
+        if not is_loopback(config.host):
             raise UsageError(
                 f"--no-auth on {config.host}: anyone could call at your expense; leave it out, or "
                 "listen on 127.0.0.1"
@@ -294,14 +298,6 @@ def check(config: PhoneConfig) -> Secrets | None:
             "under which it reaches this server, such as https://phone.example.org"
         )
     return Secrets(token, os.environ.get("TWILIO_SHARED_KEY") or None)
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    with suppress(ValueError):
-        return ipaddress.ip_address(host).is_loopback
-    return False
 
 
 async def serve(config: BotConfig, *, ready: Callable[[], None] = lambda: None) -> None:

@@ -1,7 +1,6 @@
 """The browser room: our page over WebRTC, one pipeline per caller."""
 
 import asyncio
-import socket
 from collections.abc import Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,13 +16,16 @@ from loguru import logger
 
 from bots.assembly import load_listening
 from bots.models import Models, load_models
+from bots.ops import add_ops
 from bots.room_call import RoomCall
 from bots.room_connection import RoomConnection
 from bots.room_http import BodyLimit, Candidates, Offer, refuse
 from bots.room_ice import IceServers
 from bots.stopping import DrainingServer
+from duologue import metrics
+from duologue.addresses import listen
 from duologue.config import BotConfig
-from duologue.errors import CapacityError, UsageError
+from duologue.errors import CapacityError
 from duologue.limits import Places, Rates
 
 WEB = Path(__file__).with_name("web")
@@ -71,6 +73,7 @@ class Room:
         try:
             self.places.check()
         except CapacityError as error:
+            metrics.refused("room")
             raise HTTPException(503, str(error), headers={"Retry-After": "60"}) from error
         self._make_way()
         connection = RoomConnection(self.ice.for_aiortc(), self._config.limits)
@@ -147,6 +150,7 @@ def create_app(models: Models, config: BotConfig) -> FastAPI:
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=["*"] if anywhere else names)
     app.add_exception_handler(RequestValidationError, refuse)
     app.mount("/web", StaticFiles(directory=WEB), name="web")
+    add_ops(app, lambda: room.places)
 
     @app.get("/")
     async def page() -> FileResponse:
@@ -197,23 +201,3 @@ async def serve(config: BotConfig, *, ready: Callable[[], None] = lambda: None) 
         await DrainingServer(settings, app.state.room.drain).serve([sock])
     finally:
         await models.close()
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """A listening socket, before the models are loaded for nothing.
-
-    Raises:
-        UsageError: the address is taken or not ours.
-    """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        sock.bind((host, port))
-    except OSError as error:
-        sock.close()
-        raise UsageError(
-            f"{host}:{port} cannot be listened on ({error.strerror}); "
-            "choose another with --host and --port"
-        ) from error
-    return sock

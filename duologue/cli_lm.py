@@ -11,6 +11,7 @@ import typer
 
 from duologue.errors import InputError, UsageError
 from duologue.lm.demux import Demux
+from duologue.lm.engine import MalformedCall, ToolCall
 from duologue.lm.events import (
     AudioTokens,
     Dropped,
@@ -89,7 +90,10 @@ def demux(
     turn_id: Annotated[int, typer.Option(help="Stamped on each event.")] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Take a stream apart: ids (one a line) or server-sent chunks on standard input."""
+    """Take a stream apart: ids (one a line) or server-sent chunks on standard input.
+
+    Of a chunk its ids are read, or else its text, speech and tool calls.
+    """
     profile = find_family(family)
     if mode is not None:
         wanted = _mode(mode)
@@ -105,6 +109,8 @@ def demux(
                 reason = piece
             elif isinstance(piece, str):
                 _print(machine.push_text(piece), as_json)
+            elif isinstance(piece, ToolCall | MalformedCall):
+                _print(machine.push_call(piece), as_json)
             else:
                 _print(machine.push(piece), as_json)
     except UnicodeDecodeError as error:

@@ -80,6 +80,11 @@ def session(kind: str) -> Iterator[Session]:
         ENDED.labels(kind, this.outcome or "done").inc()
 
 
+def refused(kind: str) -> None:
+    """Count a session for which there was no place."""
+    ENDED.labels(kind, "refused").inc()
+
+
 def _outcome(error: BaseException) -> str:
     if isinstance(error, CapacityError):
         return "refused"

@@ -17,18 +17,27 @@ from pipecat.processors.frame_processor import FrameDirection
 from pipecat.services.llm_service import LLMService
 
 from duologue.errors import DuologueError
-from duologue.lm.conversation import Answer, Item, User, estimate, from_messages, in_turns
+from duologue.lm.conversation import (
+    Answer,
+    CallResult,
+    Item,
+    User,
+    estimate,
+    from_messages,
+    in_turns,
+    results_last,
+)
 from duologue.lm.cursor import HeardCursor
 from duologue.lm.demux import Demux
 from duologue.lm.engine import Engine, Message, Request
 from duologue.lm.hearing import Hearing
 from duologue.lm.modes import Mode
+from duologue.lm.raw import raw_request
 from duologue.lm.templates import prompt_prefix, render_messages, thought_end
 from duologue.lm.vocabulary import Vocabulary
 from duologue.memory import Memory
 from processors.frames import UserSpeechFrame
 from services.lm_settings import lm_settings
-from services.raw_prompt import raw_request
 from services.speech_stream import AnswerReader, Spoken, StreamReader, ThoughtReader
 
 
@@ -89,6 +98,8 @@ class SpeechLM(LLMService):
         self._past_sound = past_sound
         self._max_thought = max_thought
         self._spoken: dict[int, Spoken] = {}
+        # Of the newest prompt, the calls whose results it held.
+        self._told: set[str] = set()
         self._pace = 1.0
         books = vocabulary.profile.codebooks
         self._rate_hz = books[-1].rate_hz if books else 0.0
@@ -137,6 +148,7 @@ class SpeechLM(LLMService):
             newest = sorted(self._spoken)[len(self._spoken) - keep :]
             self._spoken = {turn: self._spoken[turn] for turn in newest}
             items = self._conversation(messages, provisional, False)
+        self._told = {item.call_id for item in items if isinstance(item, CallResult)}
         return items
 
     def _conversation(
@@ -155,7 +167,8 @@ class SpeechLM(LLMService):
             if spoken and isinstance(item := items[place], Answer):
                 played = round(self._memory.played_s(turn) * self._rate_hz)
                 items[place] = spoken.complete(item, played if self._decoded else None)
-        return [item for item in in_turns(items) if self._remembers(item)]
+        kept = [item for item in in_turns(items) if self._remembers(item)]
+        return results_last(kept, self._told)
 
     def _remembers(self, item: Item) -> bool:
         """Some families know no answer without its speech."""
@@ -179,7 +192,8 @@ class SpeechLM(LLMService):
         messages = render_messages(
             self._vocabulary, items, mode, self._defaults.tools, thought=thought
         )
-        return replace(self._defaults, messages=messages)
+        lossy = self._vocabulary.profile.loses_arguments
+        return replace(self._defaults, messages=messages, loses_arguments=lossy)
 
     async def _think(self, turn: int, request: Request) -> str:
         """What the model thinks before it answers."""

@@ -14,7 +14,7 @@ from duologue.lm.chunks import WHOLE
 from duologue.lm.conversation import Answer
 from duologue.lm.cursor import HeardCursor
 from duologue.lm.demux import Demux
-from duologue.lm.engine import Finish, Ids, Step, TextDelta, ToolCall
+from duologue.lm.engine import Finish, Ids, MalformedCall, Step, TextDelta, ToolCall
 from duologue.lm.events import (
     AudioTokens,
     Dropped,
@@ -108,8 +108,8 @@ class StreamReader:
                 await self._take(self._demux.push(step.ids))
             elif isinstance(step, TextDelta):
                 await self._take(self._demux.push_text(step.text))
-            elif isinstance(step, ToolCall):
-                await self._call(step)
+            elif isinstance(step, ToolCall | MalformedCall):
+                await self._take(self._demux.push_call(step))
             elif isinstance(step, Finish):
                 reason = EndReason.STOP if step.reason in WHOLE else EndReason.CUT
             if self._demux.ended or self.over:
@@ -138,9 +138,6 @@ class StreamReader:
     async def _push(self, event: Event) -> None:
         raise NotImplementedError
 
-    async def _call(self, call: ToolCall) -> None:
-        raise NotImplementedError
-
 
 class ThoughtReader(StreamReader):
     """Reads what a model thinks before it answers; nothing else of the stream is of use.
@@ -163,9 +160,6 @@ class ThoughtReader(StreamReader):
             logger.warning(f"a thought that leads nowhere ({event.reason}) is left out")
             self.text = ""
         # A server that knows no stop text goes on behind the thought.
-        self.over = True
-
-    async def _call(self, call: ToolCall) -> None:
         self.over = True
 
 
@@ -206,6 +200,8 @@ class AnswerReader(StreamReader):
         self._dropped = 0
         self._voiced = True
         self._waiting: list[str | Mark] = []
+        # Whether there is anything to hear, to do or to report.
+        self._answers = False
 
     def metrics(self, processor: str) -> SpeechLMMetricsData:
         """Of the whole answer."""
@@ -232,24 +228,23 @@ class AnswerReader(StreamReader):
             case Particle(mark=mark):
                 await self._push_item(mark)
             case ToolCallReady(index=index, name=name, arguments=arguments):
-                await self._call(ToolCall(f"call_{index}", name, arguments))
-            case ToolCallMalformed(problem=problem, source=source):
-                message = f"the model's tool call cannot be read: {problem}: {source!r}"
-                await self._service.push_error(message)
-            case TurnEnd():
+                self._answers = True
                 await self._release(spoken=False)
-                self._end(event)
-
-    async def _call(self, call: ToolCall) -> None:
-        await self._release(spoken=False)
-        await self._service.push_frame(ToolCallFrame(call))
+                call = ToolCall(f"call_{index}", name, arguments)
+                await self._service.push_frame(ToolCallFrame(call))
+            case ToolCallMalformed(problem=problem, source=source):
+                self._answers = True
+                await self._service.push_error(str(MalformedCall(problem, source)))
+            case TurnEnd():
+                await self._end(event)
 
     async def _push_item(self, item: str | Mark) -> None:
         if isinstance(item, str) and (self._voiced or self._cursor is None):
             self.spoken.text += item
         spoken = self._voiced and self._cursor is not None
+        self._answers |= not isinstance(item, str) or not item.isspace()
         self._waiting.append(item)
-        if not spoken or self.spoken.tokens:
+        if self._answers and (not spoken or self.spoken.tokens):
             await self._release(spoken)
 
     async def _release(self, spoken: bool) -> None:
@@ -261,12 +256,18 @@ class AnswerReader(StreamReader):
         self.spoken.codes[self._books.index(event.codebook)] += event.tokens
         if event.codebook == self._books[-1]:
             self._last_s = monotonic()
+            self._answers |= self._cursor is not None
             self._first_s = self._first_s or self._last_s
             await self._release(spoken=True)
             tokens = np.array(event.tokens, np.int32)
             await self._service.push_frame(SpeechTokensFrame(turn=self._turn, tokens=tokens))
 
-    def _end(self, event: TurnEnd) -> None:
+    async def _end(self, event: TurnEnd) -> None:
+        if self._answers:
+            await self._release(spoken=False)
+        else:
+            facts = [str(event.reason), *(f"{n} {why}" for why, n in event.dropped.items())]
+            await self._service.push_error(f"the model has given no answer ({', '.join(facts)})")
         self._dropped = sum(event.dropped.values())
         self.whole = event.reason is EndReason.STOP and bool(self.spoken.tokens)
         if self._dropped or event.reason in (EndReason.LOOP, EndReason.IDLE):

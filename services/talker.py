@@ -21,12 +21,11 @@ from pipecat.services.settings import TTSSettings
 from duologue.errors import DuologueError
 from duologue.lm.conversation import Item, Style, System, User
 from duologue.lm.cursor import HeardCursor
-from duologue.lm.demux import Demux
-from duologue.lm.engine import Engine, Ids, Request, TextDelta
-from duologue.lm.events import AudioTokens, EndReason, Event, Particle, TurnEnd
+from duologue.lm.engine import Engine, Request
+from duologue.lm.events import EndReason, Particle, TurnEnd
 from duologue.lm.events import TextDelta as SpokenText
 from duologue.lm.modes import Mode
-from duologue.lm.templates import prompt_prefix
+from duologue.lm.say import say
 from duologue.lm.vocabulary import Vocabulary
 from duologue.memory import Memory
 from duologue.particles import Composer, Text, Utterance, talker_renderer
@@ -34,7 +33,6 @@ from duologue.particles import Particle as Mark
 from duologue.particles.renderers.cosyvoice import END_OF_PROMPT
 from duologue.text import Clause, ClauseSplitter, Speaker
 from processors.frames import AnswerTextFrame, ParticleFrame, SpeechTokensFrame, StreamFrame
-from services.raw_prompt import raw_request
 
 INSTRUCTION = "instruct_text"
 STYLE = frozenset(field.name for field in fields(Style))
@@ -86,7 +84,6 @@ class Talker(AIService):
         styled = any(isinstance(item, Style) for item in speaker)
         self._renderer = talker_renderer(family, {INSTRUCTION} | (STYLE if styled else set()))
         self._book = vocabulary.profile.codebooks[-1]
-        self._prefix = prompt_prefix(vocabulary.profile, Mode.T1_A1)
         self._pace = 1.0
         self._begin(0)
 
@@ -179,18 +176,24 @@ class Talker(AIService):
 
     async def _say(self, utterance: Utterance) -> None:
         items = (*self._before(utterance.parameters), User(utterance.text))
-        request = raw_request(self._engine, self._vocabulary, self._defaults, items, Mode.T1_A1)
-        demux = Demux(self._vocabulary, turn_id=self._turn, prefix=self._prefix)
+        sounds = any(map(str.isalnum, utterance.words))
+        said = say(
+            self._engine,
+            self._vocabulary,
+            self._defaults,
+            items,
+            turn_id=self._turn,
+            sounds=sounds,
+        )
         await self.start_ttfb_metrics()
-        async with aclosing(self._engine.stream(request)) as steps:  # type: ignore[type-var]
-            async for step in steps:
-                if isinstance(step, Ids):
-                    await self._push(demux.push(step.ids))
-                elif isinstance(step, TextDelta):
-                    await self._push(demux.push_text(step.text))
-                if demux.ended:
-                    return
-        await self._push(demux.finish(EndReason.STOP))
+        async with aclosing(said):
+            async for event in said:
+                await self.stop_ttfb_metrics()
+                self._follow_text()
+                self._cursor.feed(event)
+                self._answer.tokens += len(event.tokens)
+                tokens = np.array(event.tokens, np.int32)
+                await self.push_frame(SpeechTokensFrame(turn=self._turn, tokens=tokens))
 
     def _before(self, parameters: Mapping[str, Any]) -> Sequence[Item]:
         """What stands before the text, with what its marks ask for."""
@@ -200,16 +203,6 @@ class Talker(AIService):
             replace(item, **parameters) if isinstance(item, Style) else item
             for item in self._speaker
         ]
-
-    async def _push(self, events: list[Event]) -> None:
-        for event in events:
-            if isinstance(event, AudioTokens) and event.codebook == self._book.name:
-                await self.stop_ttfb_metrics()
-                self._follow_text()
-                self._cursor.feed(event)
-                self._answer.tokens += len(event.tokens)
-                tokens = np.array(event.tokens, np.int32)
-                await self.push_frame(SpeechTokensFrame(turn=self._turn, tokens=tokens))
 
     def _follow_text(self) -> None:
         """Give the cursor what the next tokens say."""

@@ -14,7 +14,7 @@ from pipecat.processors.frame_processor import FrameDirection
 from pipecat.services.llm_service import LLMService
 
 from duologue.errors import DuologueError
-from duologue.lm.engine import Engine, Message, Request, TextDelta, ToolCall
+from duologue.lm.engine import Engine, MalformedCall, Message, Request, TextDelta, ToolCall
 from duologue.memory import merge_turns
 from processors.frames import ToolCallFrame
 from services.lm_settings import lm_settings
@@ -65,4 +65,6 @@ class TextLM(LLMService):
                     await self._push_llm_text(step.text)
                 elif isinstance(step, ToolCall):
                     await self.push_frame(ToolCallFrame(step))
+                elif isinstance(step, MalformedCall):
+                    await self.push_error(str(step))
         await self.stop_processing_metrics()

@@ -2,9 +2,7 @@
 
 import asyncio
 import secrets
-from contextlib import suppress
 
-import numpy as np
 import soxr
 from pipecat.frames.frames import (
     Frame,
@@ -21,8 +19,9 @@ from pipecat.services.ai_service import AIService
 from pipecat.services.settings import TTSSettings
 
 from duologue.audio.pcm import to_int16_bytes
-from duologue.errors import CapacityError, DuologueError, UsageError
-from duologue.token2wav.batch import BatchedUtterance, Batcher, Said
+from duologue.errors import CapacityError, DuologueError
+from duologue.token2wav.async_utterance import AsyncUtterance
+from duologue.token2wav.batch import Batcher, Said
 from duologue.token2wav.step import VoicePrompt
 from duologue.token2wav.stream import Schedule
 from processors.frames import SpeechTokensFrame, VoiceAudioFrame
@@ -100,7 +99,7 @@ class Token2wav(AIService):
             if self._answer is None:
                 await self.start_ttfb_metrics()
                 self._answer = await self._begin()
-            self._answer.push(frame.tokens)
+            self._answer.utterance.push(frame.tokens)
         except DuologueError as error:
             self._failed = True
             refused = isinstance(error, CapacityError)
@@ -109,27 +108,15 @@ class Token2wav(AIService):
             )
 
     async def _begin(self) -> "_Answer":
-        answer = _Answer(self._batcher.rate_hz, self._rate_hz)
-        # A voice's first use computes its caches; the event loop goes on meanwhile.
-        opening = asyncio.get_running_loop().run_in_executor(
-            None,
-            self._batcher.open,
-            self._voice,
-            secrets.randbits(64),
-            answer.emit,
-            self._schedule,
-        )
-        try:
-            answer.utterance = await asyncio.shield(opening)
-        except asyncio.CancelledError:
-            # The thread cannot be stopped; what it opens must not stay open.
-            opening.add_done_callback(lambda done: done.exception() or done.result().cancel())
-            raise
+        seed = secrets.randbits(64)
+        utterance = await AsyncUtterance.open(self._batcher, self._voice, seed, self._schedule)
+        answer = _Answer(utterance, self._batcher.rate_hz, self._rate_hz)
         answer.player = self.create_task(self._play(answer), "play")
         return answer
 
     async def _play(self, answer: "_Answer") -> None:
-        async for said in answer:
+        while not answer.utterance.over:
+            said = await answer.utterance.take()
             if said.error is not None:
                 await self.push_error(str(said.error), exception=said.error)
             frame = answer.frame(said, self._turn)
@@ -143,11 +130,9 @@ class Token2wav(AIService):
 
     async def _finish(self) -> None:
         answer = self._answer
-        if answer is None or answer.player is None or answer.utterance is None:
+        if answer is None or answer.player is None:
             return
-        # The engine may have ended it, and the result still be on its way here.
-        with suppress(UsageError):
-            answer.utterance.finish()
+        answer.utterance.finish()
         await answer.player
         self._answer = None
         if answer.started:
@@ -158,8 +143,7 @@ class Token2wav(AIService):
         answer, self._answer = self._answer, None
         if answer is None:
             return
-        if answer.utterance is not None:
-            answer.utterance.cancel()
+        answer.utterance.cancel()
         if answer.player is not None:
             await self.cancel_task(answer.player)
         if answer.started:
@@ -167,36 +151,17 @@ class Token2wav(AIService):
 
 
 class _Answer:
-    """One answer's utterance, and its results on their way from the batcher's thread."""
+    """One answer: its utterance, and what has come of it."""
 
-    def __init__(self, from_hz: int, to_hz: int):
-        self.utterance: BatchedUtterance | None = None
+    def __init__(self, utterance: AsyncUtterance, from_hz: int, to_hz: int):
+        self.utterance = utterance
         self.player: asyncio.Task[None] | None = None
         self.started = False
-        self.over = False
-        self._loop = asyncio.get_running_loop()
-        self._said: asyncio.Queue[Said] = asyncio.Queue()
         self._rate_hz = to_hz
         self._resampler = soxr.ResampleStream(from_hz, to_hz, 1) if from_hz != to_hz else None
         self._samples = 0
         self._step_s = 0.0
         self._queue_s = 0.0
-
-    def emit(self, said: Said) -> None:
-        """Hand a result over to the event loop; called on the batcher's thread."""
-        self._loop.call_soon_threadsafe(self._said.put_nowait, said)
-
-    async def __aiter__(self):
-        """The results up to the final one."""
-        while not self.over:
-            said = await self._said.get()
-            self.over = said.final
-            yield said
-
-    def push(self, tokens: np.ndarray) -> None:
-        """Add tokens int32 [n]."""
-        if not self.over and self.utterance is not None:
-            self.utterance.push(tokens)
 
     def frame(self, said: Said, turn: int) -> VoiceAudioFrame | None:
         """The audio of a result; None without any sample."""

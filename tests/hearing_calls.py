@@ -1,4 +1,7 @@
-"""A server whose model hears, scripted with the deltas of Step-Audio 2's vLLM, and calls to it."""
+"""A server whose model hears, scripted with the deltas of Step-Audio 2's vLLM, and calls to it.
+
+Tests take over its fixture.
+"""
 
 import asyncio
 import base64
@@ -8,6 +11,7 @@ from contextlib import AsyncExitStack, suppress
 from typing import Any
 
 import numpy as np
+import pytest
 import soundfile
 from aiohttp import web
 from pipecat.frames.frames import InputAudioRawFrame
@@ -141,27 +145,25 @@ async def enter(stack: AsyncExitStack, whisper, server: Hearer, setup: BotConfig
     return call
 
 
-def run_hearing(scenario, *answers, whisper, setup: BotConfig | None = None, errors: bool = False):
-    """Run a scenario with a call and the server of its model, in virtual time.
+@pytest.fixture
+def hears(whisper):
+    """Runs a scenario with a call and the server of its model, in virtual time."""
 
-    Args:
-        scenario: Takes both.
-        answers: Of the server.
-        whisper: The recogniser.
-        setup: The bot's.
-        errors: Whether the call's errors are as they should be.
-    """
+    def run(scenario, *answers, whisper=whisper, setup: BotConfig | None = None, errors=False):
+        """`answers` are the server's; `errors` says whether the call's are as they should be."""
 
-    async def main():
-        server = Hearer(*answers)
-        async with serving(server), AsyncExitStack() as stack:
-            if errors:
-                stack.enter_context(suppress(EngineError))
-            call = await enter(stack, whisper, server, setup or config())
-            await asyncio.sleep(0.3)
-            await scenario(call, server)
+        async def main():
+            server = Hearer(*answers)
+            async with serving(server), AsyncExitStack() as stack:
+                if errors:
+                    stack.enter_context(suppress(EngineError))
+                call = await enter(stack, whisper, server, setup or config())
+                await asyncio.sleep(0.3)
+                await scenario(call, server)
 
-    virtual.run(main())
+        virtual.run(main())
+
+    return run
 
 
 def said(call) -> str:

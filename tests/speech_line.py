@@ -16,7 +16,6 @@ from pipecat.pipeline.pipeline import Pipeline
 from pipecat.pipeline.worker import PipelineParams, PipelineWorker
 from pipecat.processors.aggregators.llm_context import LLMContext
 from pipecat.processors.frame_processor import FrameDirection
-from pipecat.workers.runner import WorkerRunner
 
 from duologue.lm.engine import Request
 from duologue.lm.modes import Mode
@@ -34,6 +33,7 @@ from services.voice import Voice
 from tests.fakes import FakeBatcher, FakeEngine, FakeVoice
 from tests.test_playout import Tap
 from tests.test_speech_lm import FAMILY, VOICE
+from tests.workers import running
 
 FRAMING = re.compile(r"<\||[a-z]*_call|function|tts_|<audio|think>|clock_of|\{")
 
@@ -84,7 +84,7 @@ class Line:
 
     @property
     def errors(self) -> list[str]:
-        return [frame.error for _, frame in self.front.of(ErrorFrame)]
+        return [f.error for _, f in self.front.frames if isinstance(f, ErrorFrame)]
 
     @property
     def answers(self) -> list[str]:
@@ -93,7 +93,7 @@ class Line:
 
     def check(self) -> None:
         """No framing is said, shown or remembered; every call is settled, every stream closed."""
-        shown = [frame.text for _, frame in self.tap.of(AnswerTextFrame)]
+        shown = [f.text for _, f in self.tap.frames if isinstance(f, AnswerTextFrame)]
         for text in (*self.voice.said, *self.answers, "".join(shown)):
             assert not FRAMING.search(text), text
         calls = [call["id"] for m in self.messages for call in m.get("tool_calls", ())]
@@ -106,15 +106,8 @@ def on_the_line(scenario, *answers, tools: ToolRegistry | None = None, family=FA
 
     async def main():
         line = Line(FakeEngine(*answers), tools or ToolRegistry(), family)
-        runner = WorkerRunner(handle_sigint=False)
-        await runner.add_workers(line.worker)
-        running = asyncio.create_task(runner.run(auto_end=True))
-        await asyncio.sleep(0.5)
-        try:
+        async with running(line.worker):
             await scenario(line)
-        finally:
-            await line.worker.cancel()
-            await running
         line.check()
         assert asyncio.all_tasks() == {asyncio.current_task()}
 

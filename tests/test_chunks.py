@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from duologue.errors import EngineError
 from duologue.lm.chunks import ChunkReader
-from duologue.lm.engine import Finish, Step, TextDelta, ToolCall
+from duologue.lm.engine import Finish, MalformedCall, Step, TextDelta, ToolCall
 
 
 def chunk(content: str | None = None, calls: list[dict] | None = None, finish: str | None = None):
@@ -70,7 +70,47 @@ def test_an_answer_that_is_cut_off_yields_no_call(cut: int) -> None:
     begun = chunk(calls=[piece(0, "a", "clock", ARGUMENTS[0][:cut])])
     assert read(begun) == []
     for reason in ["length", "abort", "content_filter", "error"]:
-        assert read(begun, chunk(finish=reason)) == [Finish(reason)]
+        source = f"clock {ARGUMENTS[0][:cut]}"
+        unfinished = MalformedCall("it has no end", source)
+        assert read(begun, chunk(finish=reason)) == [unfinished, Finish(reason)]
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("clock", "{"),
+        ("clock", '{"zone": UTC}'),
+        ("clock", '["UTC"]'),
+        ("clock", "null"),
+        ("clock", '{"zone": NaN}'),
+        ("clock", '"UTC"'),
+        ("clock", json.dumps(json.dumps(ARGUMENTS[0]))),
+        ("", "{}"),
+        ("the clock", "{}"),
+        ("clock", "[" * 100_000),
+    ],
+)
+def test_what_is_no_call_is_told_apart(name: str, arguments: str) -> None:
+    bad, good = piece(0, "a", name, arguments), piece(1, "b", "timer", "{}")
+    steps = read(chunk(calls=[bad, good]), chunk(finish="tool_calls"))
+    assert isinstance(steps[0], MalformedCall) and steps[0].problem
+    assert steps[0].source == f"{name} {arguments}"[: len(steps[0].source)]
+    assert steps[1:] == [ToolCall("b", "timer", "{}"), Finish("tool_calls")]
+
+
+def test_arguments_that_are_encoded_twice_are_unwrapped() -> None:
+    twice = json.dumps(ARGUMENTS[1])
+    steps = read(chunk(calls=[piece(0, "a", "timer", twice)]), chunk(finish="stop"))
+    assert calls(steps) == [("timer", ARGUMENTS[1])]
+
+
+def test_a_server_that_loses_arguments_is_believed_of_tools_without_any() -> None:
+    reader = ChunkReader(bare={"clock"})
+    pieces = [piece(0, "a", "clock"), piece(1, "b", "timer"), piece(2, "c", "timer", "{}")]
+    steps = [*reader.read(chunk(calls=pieces)), *reader.read(chunk(finish="tool_calls"))]
+    clock, lost, timer, _ = steps
+    assert (clock, timer) == (ToolCall("a", "clock", "{}"), ToolCall("c", "timer", "{}"))
+    assert isinstance(lost, MalformedCall) and "without arguments" in lost.problem
 
 
 def test_a_whole_call_in_the_last_chunk_is_given_out() -> None:

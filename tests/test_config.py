@@ -1,11 +1,12 @@
 """One strict set-up: unknown keys name the nearest one, flags beat variables beat the file."""
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from bots.cli import CONFIGS
-from duologue.config import load_config
+from duologue.config import BotConfig, Section, load_config
 from duologue.errors import ConfigError
 
 
@@ -19,6 +20,20 @@ def file(tmp_path) -> Path:
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)
 def test_our_set_ups_are_valid(path):
     load_config(path, environ={})
+
+
+def test_every_key_says_what_it_is():
+    sections, bare = [("", BotConfig)], []
+    for where, section in sections:
+        for name, field in section.model_fields.items():
+            kinds = [k for k in (field.annotation, *get_args(field.annotation)) if is_section(k)]
+            sections += [(f"{where}{name}.", kind) for kind in kinds]
+            bare += [] if kinds or field.description else [f"{where}{name}"]
+    assert len(sections) == 15 and not bare
+
+
+def is_section(kind) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Section)
 
 
 def test_flags_beat_variables_beat_the_file(file):

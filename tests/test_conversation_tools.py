@@ -9,7 +9,7 @@ import json
 from pipecat.frames.frames import TTSSpeakFrame
 
 from duologue.config import BotConfig, LmConfig
-from duologue.lm.engine import Finish, ToolCall
+from duologue.lm.engine import Finish, MalformedCall, ToolCall
 from duologue.tools import ToolResult
 from tests.conversing import COUNT, WORD_S, dialogue
 from tests.fakes import FakeVoice
@@ -121,6 +121,21 @@ def test_an_announcement_that_nobody_heard_is_made_again(converse, say):
         )
 
     converse(scenario, [COUNT], ["I am Ada."])
+
+
+def test_a_malformed_call_is_reported_and_not_asked_again(converse, say):
+    async def scenario(call):
+        await call.say(say("Do you know how late it is?"))
+        assert "no JSON" in (await call.wait_for("error"))["message"]
+        await call.wait_for("state", state="listening")
+        await asyncio.sleep(5)
+        assert len(call.engine.requests) == len(call.of("error")) == 1
+        assert call.of("tool") == []
+        assert [role for role, _ in dialogue(call)] == ["user"]
+        call.events[:] = [e for e in call.events if e[1]["type"] != "error"]
+
+    malformed = MalformedCall("no JSON", "current_time {")
+    converse(scenario, [malformed, Finish("tool_calls")], config=MODEL)
 
 
 def test_a_model_that_only_calls_tools_is_stopped(converse, say):

@@ -19,7 +19,6 @@ from pipecat.metrics.metrics import ProcessingMetricsData
 from pipecat.pipeline.pipeline import Pipeline
 from pipecat.pipeline.worker import PipelineParams, PipelineWorker
 from pipecat.processors.frame_processor import FrameDirection, FrameProcessor
-from pipecat.workers.runner import WorkerRunner
 
 from duologue.asr.funasr_client import Funasr, FunasrTranscript
 from duologue.asr.whisper import Transcript
@@ -27,6 +26,7 @@ from duologue.rehearsal import virtual
 from processors.frames import FloorFrame
 from services.funasr_asr import MAX_SPEECH_S, FunasrASR
 from tests.fake_funasr import FAKE, Folders, pcm
+from tests.workers import running
 
 
 @pytest.fixture
@@ -102,15 +102,8 @@ def call(
             enable_rtvi=False,
             enable_turn_tracking=False,
         )
-        runner = WorkerRunner(handle_sigint=False)
-        await runner.add_workers(worker)
-        running = asyncio.create_task(runner.run(auto_end=True))
-        await asyncio.sleep(0.5)
-        try:
+        async with running(worker):
             await scenario(Call(worker, before, after))
-        finally:
-            await worker.cancel()
-            await running
 
     virtual.run(main())
 

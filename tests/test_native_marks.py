@@ -15,7 +15,7 @@ from pipecat.tests.utils import run_test
 
 from bots.models import Models, Speech
 from bots.virtual_call import virtual_call
-from duologue.config import BotConfig, TalkerConfig, Token2wavSection
+from duologue.config import BotConfig, TalkerSection, Token2wavSection
 from duologue.lm.conversation import Reference, Style, System
 from duologue.lm.cursor import HeardCursor
 from duologue.lm.demux import Demux
@@ -41,7 +41,7 @@ VOICE = VoicePrompt(
     np.zeros(2, np.int32), np.zeros((4, 80), np.float32), np.zeros(192, np.float32), "nobody"
 )
 SETUP = BotConfig(
-    talker=TalkerConfig(
+    talker=TalkerSection(
         family="cosyvoice2-merged",
         base_url="http://127.0.0.1/v1",
         model="m",
@@ -169,7 +169,10 @@ def test_who_is_interrupted_while_laughing_has_said_nothing(converse, say):
 
 async def spoken(family: str, *answers: list[str], speaker=()):
     """What is asked of a talker, and what the page hears, for answers that come in pieces."""
-    engine, memory = FakeEngine(), Memory([])
+    profile = FAMILIES[family]
+    books = [profile.codebooks[n] for n in profile.frame or (-1,)]
+    sound = "".join((book.token or "").format(book.first_number) for book in books)
+    engine, memory = FakeEngine(*[[sound]] * 1000), Memory([])
     talker = Talker(engine, decoding(family), Request(), memory, speaker=speaker)
     branch = SideBranch(memory, ToolRegistry(), renderer_for("piper"))
     frames = []

@@ -17,12 +17,12 @@ from pipecat.frames.frames import (
 from pipecat.pipeline.pipeline import Pipeline
 from pipecat.pipeline.worker import PipelineWorker
 from pipecat.processors.frame_processor import FrameDirection, FrameProcessor
-from pipecat.workers.runner import WorkerRunner
 
 from duologue.memory import Memory
 from duologue.rehearsal import virtual
 from processors.frames import AnswerDoneFrame, HeardFrame, HoldFrame, ResumeFrame, VoiceAudioFrame
 from processors.playout import CHUNK_S, REWIND_S, Playout, quietest
+from tests.workers import running
 
 RATE = 24_000
 BUFFER_S = 0.1
@@ -85,15 +85,8 @@ def stage(scenario):
         worker = PipelineWorker(
             Pipeline([playout, tap]), enable_rtvi=False, enable_turn_tracking=False
         )
-        runner = WorkerRunner(handle_sigint=False)
-        await runner.add_workers(worker)
-        running = asyncio.create_task(runner.run(auto_end=True))
-        await asyncio.sleep(0.5)
-        try:
+        async with running(worker):
             return await scenario(Stage(worker, tap, memory, messages))
-        finally:
-            await worker.cancel()
-            await running
 
     return virtual.run(main())
 

@@ -14,8 +14,8 @@ from starlette.routing import Route
 
 from bots.last_words import LastWords
 from bots.rehearse import room_server
-from bots.room import listen
 from bots.stopping import DrainingServer
+from duologue.addresses import listen
 from duologue.config import BotConfig, LimitsConfig
 from tests import room_callers
 from tests.room_callers import Browser, active, speak, until_active

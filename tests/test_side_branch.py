@@ -15,7 +15,6 @@ from pipecat.frames.frames import (
 )
 from pipecat.pipeline.pipeline import Pipeline
 from pipecat.pipeline.worker import PipelineParams, PipelineWorker
-from pipecat.workers.runner import WorkerRunner
 
 from bots.models import Models, Speech
 from bots.virtual_call import virtual_call
@@ -40,6 +39,7 @@ from tests.fakes import FakeBatcher, FakeEngine, FakeVoice
 from tests.particle_texts import particles
 from tests.test_playout import Tap
 from tests.test_speech_lm import FAMILY, answer, config, ids, ta4
+from tests.workers import running
 
 TOKENS = 50
 TOKEN_S = 0.04
@@ -88,15 +88,8 @@ class Call:
 def on_the_line(scenario):
     async def main():
         call = Call()
-        runner = WorkerRunner(handle_sigint=False)
-        await runner.add_workers(call.worker)
-        running = asyncio.create_task(runner.run(auto_end=True))
-        await asyncio.sleep(0.5)
-        try:
+        async with running(call.worker):
             await scenario(call)
-        finally:
-            await call.worker.cancel()
-            await running
 
     virtual.run(main())
 

@@ -13,7 +13,7 @@ from duologue.config import (
     BotConfig,
     LmConfig,
     SpeechLmConfig,
-    TalkerConfig,
+    TalkerSection,
     Token2wavSection,
     load_config,
 )
@@ -31,7 +31,7 @@ VOICE = VoicePrompt(
     np.zeros(2, np.int32), np.zeros((4, 80), np.float32), np.zeros(192, np.float32), "nobody"
 )
 COSYVOICE2 = decoding("cosyvoice2-merged")
-TALKER = TalkerConfig(
+TALKER = TalkerSection(
     family="cosyvoice2-merged",
     base_url="http://127.0.0.1/v1",
     model="m",

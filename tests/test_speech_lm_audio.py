@@ -2,7 +2,6 @@
 
 import asyncio
 from contextlib import AsyncExitStack
-from functools import partial
 
 import numpy as np
 import pytest
@@ -18,6 +17,7 @@ from duologue.errors import DuologueError, EngineError
 from duologue.lm.hearing import Hearing
 from duologue.rehearsal import virtual
 from processors.turns import SpeculativeTurnStop
+from tests import hearing_calls
 from tests.hearing_calls import (
     MORE,
     SEA,
@@ -25,7 +25,6 @@ from tests.hearing_calls import (
     Hearer,
     config,
     enter,
-    run_hearing,
     said,
     speech,
 )
@@ -35,11 +34,7 @@ from tests.lm.test_engines_chat import chunk
 from tests.test_speech_lm import STORY
 from tests.test_turns import NeverSure
 
-
-@pytest.fixture
-def hears(whisper):
-    """Run a scenario with a call and the server of its model."""
-    return partial(run_hearing, whisper=whisper)
+hears = hearing_calls.hears
 
 
 def test_the_model_hears_exactly_what_the_microphone_heard(hears, say):

@@ -11,6 +11,8 @@ from pipecat.frames.frames import LLMThoughtEndFrame, LLMThoughtStartFrame, TTSS
 
 from duologue.errors import EngineError
 from duologue.lm.engine import Finish, Ids
+from duologue.lm.formats import Kind
+from duologue.lm.prompt import IdsPart
 from duologue.tools import ToolRegistry, ToolResult
 from tests.lm.streams import decoding, ids_of
 from tests.speech_line import Line, on_the_line
@@ -22,6 +24,12 @@ CALL = [*ids("<tool_call>"), *ids('function\nclock_of\n{"place": "Tokyo"}'), *id
 STREAM = [*SPEECH, *ids(BEHIND), *CALL, *ids("<|EOT|>")]
 INSIDE = len(STREAM) - len(CALL) // 2
 CODES = set(ids(*range(1, 101)))
+
+
+def prompt(line: Line, number: int) -> list[int]:
+    (part,) = line.engine.requests[number].parts
+    assert isinstance(part, IdsPart)
+    return list(part.ids)
 
 
 @pytest.fixture
@@ -71,8 +79,7 @@ def test_who_cuts_in_at_any_moment_is_answered(clock, given, wait_s, called, tim
         assert SAID.startswith((kept or [""])[0])
         assert all(BEHIND.startswith(text) or text == TOLD for text in kept[1:])
         assert len(clock[1]) == called
-        (part,) = line.engine.requests[-1].parts
-        assert bool(kept) == bool(CODES & set(part.ids))
+        assert bool(kept) == bool(CODES & set(prompt(line, -1)))
 
     stream = [Ids((token,)) for token in STREAM[:given]]
     later = [answer(ta4(TOLD, 4))] * 2
@@ -85,9 +92,10 @@ def test_what_is_said_behind_the_speech_of_a_call_does_not_lose_its_result(clock
         await asyncio.sleep(20)
         assert line.errors == []
         assert line.answers == [SAID, BEHIND, TOLD]
-        (part,) = line.engine.requests[1].parts
-        start, end = (part.ids.index(ids(name)[0]) for name in ("<tts_end>", "<tool_call>"))
-        between = b"".join(FAMILY.vocab.pieces[token] for token in part.ids[start + 1 : end])
+        asked = prompt(line, 1)
+        start, end = (asked.index(ids(name)[0]) for name in ("<tts_end>", "<tool_call>"))
+        assert FAMILY.vocab
+        between = b"".join(FAMILY.vocab.pieces[token] for token in asked[start + 1 : end])
         assert BEHIND.encode() in between
         assert len(line.engine.requests) == 2
 
@@ -191,3 +199,37 @@ def test_two_hundred_turns_leave_nothing_behind(clock):
     tasks, objects = zip(*counts, strict=True)
     assert len(set(tasks)) == 1
     assert max(objects[5:]) - objects[2] < 3000
+
+
+@pytest.mark.parametrize(("wait_s", "asked"), [(0.2, 2), (0.9, 3), (6, 3)])
+def test_a_result_that_comes_after_an_interruption_is_told_once(wait_s, asked):
+    """While the user speaks, while the next answer plays, and behind it."""
+    tools, known, runs = ToolRegistry(), asyncio.Event(), list[str]()
+
+    @tools.tool(cancel_on_barge_in=False, timeout_s=60)
+    async def clock_of(place: str) -> ToolResult:
+        """Tell the time in a place."""
+        runs.append(place)
+        await known.wait()
+        return ToolResult("late")
+
+    async def scenario(line: Line):
+        asyncio.get_running_loop().call_later(1 + wait_s, known.set)
+        await line.ask()
+        await asyncio.sleep(1)
+        await line.interrupt()
+        await line.ask("Stop.")
+        await asyncio.sleep(20)
+        assert (line.errors, runs, len(line.engine.requests)) == ([], ["Tokyo"], asked)
+        assert line.answers[1:] == ["so it is", TOLD][: asked - 1]
+        assert FAMILY.vocab
+        words = [token for token in prompt(line, -1) if FAMILY.kind_of(token) == Kind.TEXT]
+        text = b"".join(map(FAMILY.vocab.pieces.__getitem__, words))
+        end = text.rindex(b"late")
+        assert (b"so it is" in text[:end]) == (asked == 3)
+        await line.ask("And?")
+        await asyncio.sleep(5)
+        assert len(line.engine.requests) == asked + 1
+
+    later = [answer(ta4("so it is", 50)), answer(ta4(TOLD, 4)), answer(ta4("yes", 4))]
+    on_the_line(scenario, answer(SPEECH, CALL), *later, tools=tools)

@@ -2,7 +2,6 @@
 
 import asyncio
 from contextlib import AsyncExitStack
-from functools import partial
 
 import numpy as np
 import pytest
@@ -15,6 +14,7 @@ from pipecat.frames.frames import (
 from duologue.lm.engine import Ids
 from duologue.rehearsal import virtual
 from services.speech_lm import SpeechLM
+from tests import hearing_calls
 from tests.fakes import FakeEngine
 from tests.hearing_calls import (
     MORE,
@@ -23,7 +23,6 @@ from tests.hearing_calls import (
     Hearer,
     config,
     enter,
-    run_hearing,
     said,
     speech,
 )
@@ -31,13 +30,7 @@ from tests.lm.streams import decoding, ids_of
 from tests.lm.test_engines_chat import chunk, spoken
 from tests.test_speech_lm import STORY, ta4
 
-
-@pytest.fixture
-def hears(whisper):
-    """Run a scenario with a call and the server of its model."""
-    return partial(run_hearing, whisper=whisper)
-
-
+hears = hearing_calls.hears
 THINK = "step-audio2-think"
 THOUGHT = "They ask for the sea.\nIt is deep."
 

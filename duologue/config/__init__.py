@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import yaml
-from pydantic import ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from duologue.config.parts import (
     AsrConfig,
@@ -19,7 +19,7 @@ from duologue.config.parts import (
     FamilyConfig,
     LmConfig,
     SpeechLmConfig,
-    TalkerConfig,
+    TalkerSection,
     Token2wavSection,
     TurnConfig,
     VadConfig,
@@ -50,7 +50,7 @@ __all__ = [
     "Section",
     "ServeConfig",
     "SpeechLmConfig",
-    "TalkerConfig",
+    "TalkerSection",
     "Token2wavSection",
     "TurnConfig",
     "VadConfig",
@@ -62,7 +62,7 @@ __all__ = [
 class BotConfig(Section):
     """A whole bot."""
 
-    lang: Literal["en", "zh"] = "en"
+    lang: Literal["en", "zh"] = Field(default="en", description="What both sides speak")
     room: RoomConfig = RoomConfig()
     daily: DailyConfig = DailyConfig()
     limits: LimitsConfig = LimitsConfig()
@@ -73,7 +73,7 @@ class BotConfig(Section):
     lm: LmConfig = LmConfig()
     voice: VoiceConfig = VoiceConfig()
     speech_lm: SpeechLmConfig | None = None
-    talker: TalkerConfig | None = None
+    talker: TalkerSection | None = None
     token2wav: Token2wavSection | None = None
     serve: ServeConfig = ServeConfig()
 

@@ -14,83 +14,98 @@ from duologue.lm.modes import Mode
 class AsrConfig(Section):
     """Speech recognition."""
 
-    engine: Literal["whisper", "funasr"] = "whisper"
-    model: str = "whisper-tiny.en"
+    engine: Literal["whisper", "funasr"] = Field(default="whisper", description="What recognises")
+    model: str = Field(default="whisper-tiny.en", description="A model's name or folder")
     interims: str | None = Field(default=None, description="FunASR: a streaming model for interims")
     vad: str | None = Field(
         default=None, description="FunASR: a model that leaves out what is no speech"
     )
-    threads: int = Field(default=1, ge=1)
+    threads: int = Field(default=1, ge=1, description="Of the CPU")
 
 
 class VadConfig(Section):
     """Voice activity detection."""
 
-    engine: Literal["silero", "webrtcvad"] = "silero"
-    confidence: float = Field(default=0.35, gt=0, lt=1)
-    start_s: float = Field(default=0.1, gt=0)
-    stop_s: float = Field(default=0.2, gt=0)
+    engine: Literal["silero", "webrtcvad"] = Field(default="silero", description="What detects")
+    confidence: float = Field(default=0.35, gt=0, lt=1, description="From which on sound is speech")
+    start_s: float = Field(default=0.1, gt=0, description="Speech after which it has begun")
+    stop_s: float = Field(default=0.2, gt=0, description="Silence after which it has ended")
 
 
 class TurnConfig(Section):
     """End of the user's turn."""
 
-    end: Literal["smart-turn", "speech-timeout"] = "smart-turn"
+    end: Literal["smart-turn", "speech-timeout"] = Field(
+        default="smart-turn", description="What ends a turn: a model's judgement, or silence alone"
+    )
     silence_s: float = Field(default=1.2, gt=0, description="Silence that ends a turn in any case")
-    speculate: bool = True
+    speculate: bool = Field(default=True, description="Ask the LM before a turn's end is certain")
 
 
 class Example(Section):
     """An example exchange for models that follow examples better than instructions."""
 
-    user: str
-    assistant: str
+    user: str = Field(description="What the user says")
+    assistant: str = Field(description="What the bot answers")
 
 
 class LmConfig(Section):
     """The language model."""
 
-    engine: Literal["llamacpp", "openai"] = "llamacpp"
-    model: str = "smollm2-135m-instruct"
-    base_url: str | None = None
-    threads: int = Field(default=1, ge=1)
-    context: int = Field(default=2048, ge=256)
-    max_tokens: int = Field(default=80, ge=1)
+    engine: Literal["llamacpp", "openai"] = Field(
+        default="llamacpp", description="In this process, or a server that speaks OpenAI's protocol"
+    )
+    model: str = Field(
+        default="smollm2-135m-instruct", description="A model's name or file; the server's name"
+    )
+    base_url: str | None = Field(default=None, description="Of the server, up to and with /v1")
+    threads: int = Field(default=1, ge=1, description="Of the CPU")
+    context: int = Field(default=2048, ge=256, description="Tokens of a call's prompt and answer")
+    max_tokens: int = Field(default=80, ge=1, description="Of an answer")
     max_sentences: int | None = Field(default=None, description="Where to cut a model that rambles")
-    temperature: float = Field(default=0.0, ge=0)
-    repeat_penalty: float = Field(default=1.1, ge=1)
-    tool_choice: Literal["rules", "model", "none"] = "rules"
-    system: str = "You are a friendly voice assistant. Answer in one or two short sentences."
-    examples: list[Example] = []
+    temperature: float = Field(default=0.0, ge=0, description="0 takes the likeliest token")
+    repeat_penalty: float = Field(default=1.1, ge=1, description="1 for none")
+    tool_choice: Literal["rules", "model", "none"] = Field(
+        default="rules", description="What decides that a tool is called"
+    )
+    system: str = Field(
+        default="You are a friendly voice assistant. Answer in one or two short sentences.",
+        description="The system prompt",
+    )
+    examples: list[Example] = Field(default=[], description="Exchanges before the first one")
 
 
 class FamilyConfig(Section):
     """A speech-text model on a server."""
 
     family: str = Field(description="As in `duologue lm modes`")
-    server: Literal["vllm", "sglang", "trtllm", "llamacpp", "openai"] = "vllm"
-    base_url: str
-    model: str
+    server: Literal["vllm", "sglang", "trtllm", "llamacpp", "openai"] = Field(
+        default="vllm", description="What serves it, for its way to abort; openai for any other"
+    )
+    base_url: str = Field(description="Of the server, up to and with /v1")
+    model: str = Field(description="The server's name of the model")
     tokenizer: Path | None = Field(default=None, description="Folder or file of its tokenizer.json")
-    max_tokens: int = Field(default=2048, ge=1)
-    temperature: float = Field(default=0.7, ge=0)
-    repeat_penalty: float = Field(default=1.05, ge=1)
+    max_tokens: int = Field(default=2048, ge=1, description="Of an answer, or of a clause's speech")
+    temperature: float = Field(default=0.7, ge=0, description="0 takes the likeliest token")
+    repeat_penalty: float = Field(default=1.05, ge=1, description="1 for none")
 
 
-class TalkerConfig(FamilyConfig):
+class TalkerSection(FamilyConfig):
     """A model that makes the LM's text speech tokens, in place of `voice`."""
 
-    engine: Literal["server", "embedded"] = "server"
+    engine: Literal["server", "embedded"] = Field(
+        default="server", description="A model on a server, or the embedded voice's own"
+    )
     family: str = Field(default=DUOLOGUE_TALKER.family, description="As in `duologue lm modes`")
-    base_url: str = ""
-    model: str = ""
+    base_url: str = Field(default="", description="Of the server, up to and with /v1")
+    model: str = Field(default="", description="The server's name of the model")
     instruction: str | None = Field(default=None, description="How to speak, where a family asks")
     clip_text: str | None = Field(
         default=None, description="The words of the voice's clip: the model goes on from it"
     )
 
     @model_validator(mode="after")
-    def _engine_has_what_it_needs(self) -> "TalkerConfig":
+    def _engine_has_what_it_needs(self) -> "TalkerSection":
         needed = ("family", "base_url", "model")
         if self.engine == "server":
             if missing := [name for name in needed if name not in self.model_fields_set]:
@@ -103,7 +118,7 @@ class TalkerConfig(FamilyConfig):
 class SpeechLmConfig(FamilyConfig):
     """A speech-text LM, in place of the text LM."""
 
-    mode: Mode = Mode.T1_T2A2
+    mode: Mode = Field(default=Mode.T1_T2A2, description="As in `duologue lm modes`")
     voice: Literal["tokens", "decoupled"] = Field(
         default="tokens", description="What says its answers: its own speech tokens, or `voice`"
     )
@@ -130,10 +145,12 @@ class SpeechLmConfig(FamilyConfig):
 class Token2wavSection(Section):
     """The decoder of a speech-text LM's tokens."""
 
-    model: Path = FOLDER
-    engine: Literal["onnx", "torch", "cudagraph", "tensorrt", "embedded"] = "cudagraph"
+    model: Path = Field(default=FOLDER, description="Folder of a checkpoint or an export")
+    engine: Literal["onnx", "torch", "cudagraph", "tensorrt", "embedded"] = Field(
+        default="cudagraph", description="What runs its graphs"
+    )
     voice: str = Field(default="embedded", description="As in `duologue voices list`")
-    sessions: int = Field(default=8, ge=1)
+    sessions: int = Field(default=8, ge=1, description="Utterances at once")
 
     @model_validator(mode="after")
     def _engine_has_what_it_needs(self) -> "Token2wavSection":
@@ -148,8 +165,10 @@ class Token2wavSection(Section):
 class VoiceConfig(Section):
     """The decoupled voice."""
 
-    engine: Literal["piper"] = "piper"
-    model: str = "piper-en_US-joe-medium"
-    threads: int = Field(default=1, ge=1)
-    speed: float = Field(default=1.0, gt=0.3, lt=3)
-    particles: Literal["strip", "interject"] = "strip"
+    engine: Literal["piper"] = Field(default="piper", description="What speaks")
+    model: str = Field(default="piper-en_US-joe-medium", description="A voice's name or folder")
+    threads: int = Field(default=1, ge=1, description="Of the CPU")
+    speed: float = Field(default=1.0, gt=0.3, lt=3, description="2 is twice as fast")
+    particles: Literal["strip", "interject"] = Field(
+        default="strip", description="What becomes of a laugh and its like: nothing, or a word"
+    )

@@ -13,8 +13,8 @@ IceUrl = Annotated[str, Field(pattern=r"^(stuns?|turns?):[^/\s]+$")]
 class RoomConfig(Section):
     """The browser room."""
 
-    host: str = "127.0.0.1"
-    port: int = Field(default=7860, ge=0, le=65535)
+    host: str = Field(default="127.0.0.1", description="Address to listen on")
+    port: int = Field(default=7860, ge=0, le=65535, description="0 for any free one")
     ice_servers: list[IceUrl] = Field(
         default=[], description="STUN and TURN servers; TURN's secret comes from the environment"
     )
@@ -75,8 +75,8 @@ class LimitsConfig(Section):
 class PhoneConfig(Section):
     """Calls over a provider's media stream."""
 
-    host: str = "127.0.0.1"
-    port: int = Field(default=7861, ge=0, le=65535)
+    host: str = Field(default="127.0.0.1", description="Address to listen on")
+    port: int = Field(default=7861, ge=0, le=65535, description="0 for any free one")
     public_url: str | None = Field(
         default=None,
         pattern=r"^https?://[^/\s?#]+(/[^\s?#]*)?$",
@@ -89,11 +89,11 @@ class PhoneConfig(Section):
 class ServeConfig(Section):
     """The speech server; its token is the variable DUOLOGUE_SERVE_TOKEN."""
 
-    host: str = "127.0.0.1"
-    grpc_port: int = Field(default=50051, ge=0, le=65535)
-    http_port: int = Field(default=8080, ge=0, le=65535)
+    host: str = Field(default="127.0.0.1", description="Address to listen on")
+    grpc_port: int = Field(default=50051, ge=0, le=65535, description="0 for any free one")
+    http_port: int = Field(default=8080, ge=0, le=65535, description="0 for any free one")
     tls_cert: Path | None = Field(default=None, description="PEM, with the chain")
-    tls_key: Path | None = None
+    tls_key: Path | None = Field(default=None, description="PEM, without a password")
     piper: bool = Field(default=True, description="Whether `voice` is loaded")
     front_end: Path | None = Field(
         default=None, description="Folder of the models that listen; `token2wav.model` by default"
@@ -104,6 +104,8 @@ class ServeConfig(Section):
     idle_s: float = Field(default=30, gt=0, description="Longest silence of a client")
     call_s: float = Field(default=600, gt=0, description="Longest utterance from first to last")
     drain_s: float = Field(default=30, ge=0, description="What calls get to end when it stops")
-    max_message_bytes: int = Field(default=16 << 20, ge=1024)
+    max_message_bytes: int = Field(
+        default=16 << 20, ge=1024, description="A message of gRPC, or a body of HTTP"
+    )
     max_chars: int = Field(default=10_000, ge=1, description="Text of an utterance")
     max_tokens: int = Field(default=15_000, ge=1, description="Speech tokens of an utterance")

@@ -6,4 +6,4 @@ from pydantic import BaseModel, ConfigDict
 class Section(BaseModel):
     """A part of the set-up; unknown keys are refused."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)

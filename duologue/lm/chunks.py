@@ -2,14 +2,15 @@
 
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, Field, StrictInt, ValidationError
 
 from duologue.errors import EngineError
-from duologue.lm.engine import Finish, Ids, Step, TextDelta, ToolCall
+from duologue.lm.engine import Finish, Ids, MalformedCall, Step, TextDelta, ToolCall
+from duologue.lm.tool_calls import MOST, Malformed, checked_call
 
 M = TypeVar("M", bound=BaseModel)
 Id = Annotated[StrictInt, Field(ge=0)]
@@ -30,7 +31,9 @@ class _Function(BaseModel):
     arguments: Words | None = None
 
 
-class _Piece(BaseModel):
+class CallPiece(BaseModel):
+    """A piece of a call that the server puts apart."""
+
     index: int | None = None
     id: str | None = None
     function: _Function | None = None
@@ -46,7 +49,7 @@ class Spoken(BaseModel):
 class _Delta(BaseModel):
     content: Words | None = None
     tts_content: Spoken | None = None
-    tool_calls: list[_Piece] | None = None
+    tool_calls: list[CallPiece] | None = None
 
 
 class _Choice(BaseModel):
@@ -113,6 +116,57 @@ class Rejoined:
             yield content
 
 
+class CallPieces:
+    """Collects the pieces of an answer's tool calls.
+
+    Args:
+        bare: Names of the tools whose calls may come without arguments; None for all.
+    """
+
+    def __init__(self, bare: Container[str] | None = None) -> None:
+        self._bare = bare
+        self._calls: list[_Call] = []
+
+    def add(self, pieces: Iterable[CallPiece]) -> None:
+        """Take the pieces of one delta."""
+        for piece in pieces:
+            call = self._call(piece.index, piece.id or "")
+            function = piece.function or _Function()
+            name = function.name or ""
+            # Some servers send the whole name again with every piece.
+            call.name += "" if name == call.name else name
+            call.arguments += function.arguments or ""
+
+    def finish(self, *, whole: bool) -> Iterator[ToolCall | MalformedCall]:
+        """The calls, in order; none of an answer that is cut off has its end."""
+        calls, self._calls = self._calls, []
+        for call in sorted(calls, key=lambda call: call.index):
+            try:
+                yield self._checked(call, whole)
+            except Malformed as error:
+                yield MalformedCall(str(error), f"{call.name} {call.arguments}"[:MOST])
+
+    def _checked(self, call: _Call, whole: bool) -> ToolCall:
+        if not whole:
+            raise Malformed("it has no end")
+        if not call.arguments and self._bare is not None and call.name not in self._bare:
+            raise Malformed("it comes without arguments; the server may have lost them")
+        name, arguments = checked_call(call.name, call.arguments or "{}")
+        # Nine letters and digits: what the strictest chat templates take as an id.
+        return ToolCall(call.call_id or f"call{next(_IDS):05d}", name, arguments)
+
+    def _call(self, index: int | None, call_id: str) -> _Call:
+        """The call that a piece belongs to; servers without indexes tell calls apart by id."""
+        newest = self._calls[-1].index if self._calls else 0
+        index = newest if index is None else index
+        known = [call for call in self._calls if call.index == index]
+        if not known or (call_id and known[-1].call_id not in ("", call_id)):
+            known = [_Call(index)]
+            self._calls += known
+        known[-1].call_id = known[-1].call_id or call_id
+        return known[-1]
+
+
 class ChunkReader:
     """Collects the pieces of tool calls; text passes at once.
 
@@ -122,13 +176,16 @@ class ChunkReader:
     Where Step-Audio 2's vLLM puts speech apart (`tts_content`), its text and its audio tokens pass
     as the model wrote them.
 
+    Args:
+        bare: See `CallPieces`.
+
     Attributes:
         finished: Whether the answer's last step has been given out; what follows is ignored.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, bare: Container[str] | None = None) -> None:
         self.finished = False
-        self._calls: list[_Call] = []
+        self._calls = CallPieces(bare)
         self._spoken = Rejoined()
 
     def read(self, chunk: dict[str, Any]) -> Iterator[Step]:
@@ -143,10 +200,11 @@ class ChunkReader:
             delta = choice.delta or _Delta()
             for text in self._spoken.texts(delta.tts_content, delta.content):
                 yield TextDelta(text)
-            for piece in delta.tool_calls or ():
-                self._collect(piece)
+            self._calls.add(delta.tool_calls or ())
             if choice.finish_reason:
-                yield from self._finish(choice.finish_reason)
+                self.finished = True
+                yield from self._calls.finish(whole=choice.finish_reason in WHOLE)
+                yield Finish(choice.finish_reason)
 
     def check(self) -> None:
         """See that the answer is whole.
@@ -156,34 +214,6 @@ class ChunkReader:
         """
         if not self.finished:
             raise EngineError(_CUT)
-
-    def _collect(self, piece: _Piece) -> None:
-        call = self._call(piece.index, piece.id or "")
-        function = piece.function or _Function()
-        name = function.name or ""
-        # Some servers send the whole name again with every piece.
-        call.name += "" if name == call.name else name
-        call.arguments += function.arguments or ""
-
-    def _call(self, index: int | None, call_id: str) -> _Call:
-        """The call that a piece belongs to; servers without indexes tell calls apart by id."""
-        newest = self._calls[-1].index if self._calls else 0
-        index = newest if index is None else index
-        known = [call for call in self._calls if call.index == index]
-        if not known or (call_id and known[-1].call_id not in ("", call_id)):
-            known = [_Call(index)]
-            self._calls += known
-        known[-1].call_id = known[-1].call_id or call_id
-        return known[-1]
-
-    def _finish(self, reason: str) -> Iterator[Step]:
-        self.finished = True
-        if reason in WHOLE:
-            for call in sorted(self._calls, key=lambda call: call.index):
-                # Nine letters and digits: what the strictest chat templates take as an id.
-                call_id = call.call_id or f"call{next(_IDS):05d}"
-                yield ToolCall(call_id, call.name, call.arguments or "{}")
-        yield Finish(reason)
 
 
 class CompletionReader:

@@ -1,7 +1,7 @@
 """A conversation as every family's prompt is written from it: who said what, in text and speech."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
@@ -136,24 +136,31 @@ def settled(conversation: Iterable[Item]) -> tuple[Item, ...]:
     return tuple(out)
 
 
-def results_last(items: tuple[Item, ...]) -> tuple[Item, ...]:
-    """The settled conversation with the last results at its end, where they are to be answered.
+def results_last(items: Sequence[Item], told: Container[str]) -> list[Item]:
+    """The conversation with results that are news at its end, where they are to be answered.
 
-    What was said while their tools ran, such as an announcement, then stands before the calls.
+    A result stands behind its call, and what was said while the tool ran behind both. Then the
+    calls go to the newest answer.
+
+    Args:
+        items: Oldest first.
+        told: Ids of the calls whose results an earlier prompt has held.
     """
-    end = len(items)
-    while end and isinstance(item := items[end - 1], Answer) and not item.calls:
-        end -= 1
-    place = end
-    while place and isinstance(items[place - 1], CallResult):
-        place -= 1
-    caller, said = items[place - 1] if place else None, items[end:]
-    if not said or place == end or not isinstance(caller, Answer):
-        return items
-    answers = [replace(caller, calls=()), *said]
-    answers[-1] = replace(answers[-1], calls=caller.calls)
-    spoken = [answer for answer in answers if answer.text or answer.audio or answer.calls]
-    return (*items[: place - 1], *spoken, *items[place:end])
+    news = [item for item in items if isinstance(item, CallResult) and item.call_id not in told]
+    if not news or not isinstance(items[-1], Answer):
+        return list(items)
+    late, calls, rest = {item.call_id for item in news}, list[ToolCall](), list[Item]()
+    for item in items:
+        if isinstance(item, Answer):
+            calls += [call for call in item.calls if call.call_id in late]
+            kept = tuple(call for call in item.calls if call.call_id not in late)
+            rest.append(replace(item, calls=kept))
+        elif not isinstance(item, CallResult) or item.call_id in told:
+            rest.append(item)
+    newest = rest.pop()
+    if isinstance(newest, Answer):
+        newest = replace(newest, calls=(*newest.calls, *calls))
+    return [*rest, newest, *news]
 
 
 def in_turns(conversation: Iterable[Item]) -> list[Item]:

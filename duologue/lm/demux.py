@@ -11,6 +11,7 @@ from itertools import groupby
 from operator import index
 
 from duologue.errors import ConfigError
+from duologue.lm.engine import MalformedCall, ToolCall
 from duologue.lm.events import (
     DropReason,
     EndReason,
@@ -77,6 +78,7 @@ class Demux:
         self._calls = 0
         self._after_tag = False
         self._begun = ""  # the end of the text given out, if it may be the beginning of a tag
+        self._parted = False  # from the text that follows
         if prefix is not None:
             self._move(vocabulary.prefix(prefix))
 
@@ -116,6 +118,18 @@ class Demux:
             self._decodes = True
             self._characters(text, spelled=False)
             self._over()
+        return self._turn.take()
+
+    def push_call(self, call: ToolCall | MalformedCall) -> list[Event]:
+        """Takes a whole call of a server that puts calls apart."""
+        if not self._turn.ended:
+            self._flush_text()
+            place, self._calls = self._calls, self._calls + 1
+            if isinstance(call, ToolCall):
+                self._turn.add(ToolCallStarted, place)
+                self._turn.add(ToolCallReady, place, call.name, call.arguments)
+            else:
+                self._turn.add(ToolCallMalformed, place, call.problem, call.source, ())
         return self._turn.take()
 
     def finish(self, reason: EndReason = EndReason.CUT) -> list[Event]:
@@ -219,14 +233,14 @@ class Demux:
         voiced = self._state is State.SPEECH
         for item in scanned:
             if isinstance(item, Text):
-                self._turn.text(item.text, (), voiced)
-                self._begun = beginning(self._begun + item.text)
-            elif isinstance(item, Mark):
-                self._turn.particle(item)
-                if self._begun:
-                    # Without the mark the text at its sides would be one, and a tag.
-                    self._turn.text(" ", (), voiced)
-                    self._begun = ""
+                # Without what was taken out, the text at its sides could make a tag.
+                text = f" {item.text}" if self._parted else item.text
+                self._turn.text(text, (), voiced)
+                self._begun, self._parted = beginning(self._begun + text), False
+            else:
+                if isinstance(item, Mark):
+                    self._turn.particle(item)
+                self._parted = bool(self._begun)
 
     def _flush_text(self) -> None:
         """Gives out what was held back: behind a control token nothing can complete it."""
@@ -240,6 +254,7 @@ class Demux:
             else:
                 self._write(source)
         self._say(self._particles.flush())
+        self._parted = bool(self._begun)
 
     # Framing
 

@@ -31,6 +31,8 @@ class Request:
         stop_ids: Token ids that end the answer; the answer's last id is the one that did.
         seed: Makes sampling repeatable as far as the server can; None draws one.
         request_id: The caller's name for the request, for the server's log.
+        loses_arguments: Whether the server may send a call and never its arguments: then a call
+            without any is malformed, unless its tool takes none.
     """
 
     messages: list[Message] = field(default_factory=list)
@@ -43,6 +45,7 @@ class Request:
     stop_ids: tuple[int, ...] = ()
     seed: int | None = None
     request_id: str = ""
+    loses_arguments: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +64,27 @@ class Ids:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A complete call; `arguments` is JSON text as the model wrote it, not yet checked."""
+    """A complete call; `arguments` is JSON text of an object, not checked against the schema."""
 
     call_id: str
     name: str
     arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class MalformedCall:
+    """What a server gives as a call and is none: to be reported, never run or remembered.
+
+    Attributes:
+        problem: What is wrong with it.
+        source: The beginning of its name and arguments.
+    """
+
+    problem: str
+    source: str
+
+    def __str__(self) -> str:
+        return f"the model's tool call cannot be read: {self.problem}: {self.source[:200]!r}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +100,7 @@ class Finish:
     usage: int | None = None
 
 
-Step = TextDelta | Ids | ToolCall | Finish
+Step = TextDelta | Ids | ToolCall | MalformedCall | Finish
 
 
 @dataclass(frozen=True, slots=True)

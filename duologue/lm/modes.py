@@ -40,8 +40,3 @@ class Mode(StrEnum):
     def audio_out(self) -> bool:
         """Whether the model speaks."""
         return "A" in self.value.split("-")[1]
-
-    @property
-    def text_out(self) -> bool:
-        """Whether the text of the answer is wanted."""
-        return "T" in self.value.split("-")[1]

@@ -3,7 +3,7 @@
 import base64
 import io
 import wave
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import aclosing
 from typing import Any
 
@@ -67,8 +67,9 @@ class OpenAIHttp:
             raise UsageError("a chat takes messages; a raw prompt goes to Completions")
         call = Call(request, name=wire_name(request), limit=request.max_tokens)
         answer = self._http.chat(self._body(call))
+        reader = ChunkReader(_bare(request.tools) if request.loses_arguments else None)
         try:
-            async with aclosing(self._exchange.steps(call, answer, ChunkReader())) as steps:
+            async with aclosing(self._exchange.steps(call, answer, reader)) as steps:
                 async for step in steps:
                     yield step
         except EngineError as error:
@@ -119,6 +120,12 @@ _SOUND = (
 def _refused(error: EngineError) -> bool:
     """Whether the server has found fault with the request itself."""
     return getattr(error.__cause__, "status_code", 0) in (400, 415, 422, 500, 501)
+
+
+def _bare(tools: Iterable[dict[str, Any]]) -> set[str]:
+    """Names of the tools that take no arguments."""
+    functions = [tool["function"] for tool in tools]
+    return {f["name"] for f in functions if not f.get("parameters", {}).get("properties")}
 
 
 def _has_sound(message: Message) -> bool:

@@ -79,20 +79,27 @@ class Sglang(Server):
 
     async def stop(self, answer: Answer, call: Call) -> int:
         """See `Server.stop`."""
-        from openai import APIConnectionError, APIError
-
-        wasted = 0
         try:
             await self._http.post("/abort_request", {"rid": call.name})
-            while (chunk := await answer.next()) is not None:
-                wasted += token_count(chunk)
-        except APIConnectionError as error:
-            raise EngineError(f"the connection broke during an abort: {error}") from error
-        except APIError:
-            pass  # A request that ends in an error has ended.
+            with self._http.explained():
+                return await _still_coming(answer)
         finally:
             await answer.close()
-        return wasted
+
+
+async def _still_coming(answer: Answer) -> int:
+    """Tokens up to the answer's end; one that ends in an error has ended."""
+    from openai import APIConnectionError, APIError
+
+    count = 0
+    try:
+        while (chunk := await answer.next()) is not None:
+            count += token_count(chunk)
+    except APIConnectionError:
+        raise
+    except APIError:
+        pass
+    return count
 
 
 class TrtllmServe(Server):
@@ -185,12 +192,15 @@ def _metric(text: str, name: str) -> int:
     """A metric in Prometheus' text format, summed over its labels.
 
     Raises:
-        EngineError: there is none of that name.
+        EngineError: there is none of that name, or no number.
     """
     found = re.findall(rf"^vllm:{name}(?:\{{.*\}})? (\S+)", text, re.MULTILINE)
     if not found:
         raise EngineError(f"/metrics has no vllm:{name}")
-    return round(sum(map(float, found)))
+    try:
+        return round(sum(map(float, found)))
+    except (ValueError, OverflowError) as error:
+        raise EngineError(f"/metrics has a vllm:{name} of {found[0][:20]!r}") from error
 
 
 class _Sampling(BaseModel):

@@ -7,11 +7,20 @@ from typing import Any, Self
 from pydantic import BaseModel, StrictInt, ValidationError, model_validator
 
 from duologue.errors import EngineError, InputError
-from duologue.lm.chunks import WHOLE, Rejoined, Spoken, Words, problem_in
+from duologue.lm.chunks import (
+    WHOLE,
+    CallPiece,
+    CallPieces,
+    Rejoined,
+    Spoken,
+    Words,
+    problem_in,
+)
+from duologue.lm.engine import MalformedCall, ToolCall
 from duologue.lm.events import EndReason
 
-Piece = list[int] | str | EndReason
-"""Ids, text of a server that gives none, or that the server says it has finished."""
+Piece = list[int] | str | ToolCall | MalformedCall | EndReason
+"""Ids, text of a server that gives none, calls put apart, or that the server has finished."""
 
 
 def read_lines(lines: Iterable[str]) -> Iterator[Piece]:
@@ -24,7 +33,7 @@ def read_lines(lines: Iterable[str]) -> Iterator[Piece]:
         InputError: another line.
         EngineError: a chunk reports an error.
     """
-    speech = Rejoined()
+    stream = _Stream()
     for number, line in enumerate(lines, 1):
         text = line.strip().removeprefix("data:").strip()
         if not text or text == "[DONE]" or text.startswith((":", "event:", "id:", "retry:")):
@@ -37,11 +46,12 @@ def read_lines(lines: Iterable[str]) -> Iterator[Piece]:
             yield [value]
             continue
         try:
-            yield from _chunk(value, speech)
+            yield from stream.read(value)
         except ValidationError as error:
             raise InputError(
                 f"line {number} is {text[:80]!r}, expected an id or a completion's chunk in JSON"
             ) from error
+    yield from stream.calls(whole=False)
 
 
 # What servers add to these fields is of no concern here, so unlike our own files they may.
@@ -49,6 +59,7 @@ class _Delta(BaseModel):
     content: Words | None = None
     text: Words | None = None
     tts_content: Spoken | None = None
+    tool_calls: list[CallPiece] | None = None
     token_ids: list[StrictInt] | None = None
     """The ids of vLLM."""
     tokens: list[StrictInt] | None = None
@@ -76,15 +87,31 @@ class _Chunk(_Choice):
         return self
 
 
-def _chunk(value: Any, speech: Rejoined) -> Iterator[Piece]:
-    if isinstance(value, dict) and (problem := problem_in(value)):
-        raise EngineError(f"the server broke the answer off: {problem[:300]}")
-    chunk = _Chunk.model_validate(value)
-    for choice in [chunk] if chunk.choices is None else chunk.choices:
-        delta = choice.delta or choice
-        if ids := choice.ids() or delta.ids():
-            yield ids
-        else:
-            yield from speech.texts(delta.tts_content, delta.content or delta.text)
-        if choice.finish_reason:
-            yield EndReason.STOP if choice.finish_reason in WHOLE else EndReason.CUT
+class _Stream:
+    def __init__(self) -> None:
+        self._speech = Rejoined()
+        self._calls = CallPieces()
+        self._gives_ids = False
+
+    def read(self, value: Any) -> Iterator[Piece]:
+        if isinstance(value, dict) and (problem := problem_in(value)):
+            raise EngineError(f"the server broke the answer off: {problem[:300]}")
+        chunk = _Chunk.model_validate(value)
+        for choice in [chunk] if chunk.choices is None else chunk.choices:
+            delta = choice.delta or choice
+            self._calls.add(delta.tool_calls or ())
+            if ids := choice.ids() or delta.ids():
+                self._gives_ids = True
+                yield ids
+            else:
+                yield from self._speech.texts(delta.tts_content, delta.content or delta.text)
+            if choice.finish_reason:
+                whole = choice.finish_reason in WHOLE
+                yield from self.calls(whole=whole)
+                yield EndReason.STOP if whole else EndReason.CUT
+
+    def calls(self, *, whole: bool) -> Iterator[Piece]:
+        """Calls that are put apart; ids hold them, too."""
+        calls = self._calls.finish(whole=whole)
+        if not self._gives_ids:
+            yield from calls

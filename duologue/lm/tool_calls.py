@@ -61,9 +61,18 @@ def parse_call(body: str, form: ToolFormat) -> tuple[str, str]:
         Malformed: it is none.
     """
     name, arguments = _from_lines(body) if form is ToolFormat.LINES else _from_json(body)
+    return checked_call(name, arguments)
+
+
+def checked_call(name: str, arguments: str) -> tuple[str, str]:
+    """(name, JSON text of an object) of a call that was given in two parts.
+
+    Raises:
+        Malformed: it is none.
+    """
     if not _NAME.fullmatch(name):
         raise Malformed(f"{name[:70]!r} is no tool's name")
-    return name, arguments
+    return name, _object(arguments)[0]
 
 
 def _from_lines(body: str) -> tuple[str, str]:
@@ -71,13 +80,7 @@ def _from_lines(body: str) -> tuple[str, str]:
     if len(lines) != 3 or lines[0].strip() != "function":
         raise Malformed("expected three lines: function, the name, JSON arguments")
     _, name, arguments = (line.strip() for line in lines)
-    value = _load(arguments)
-    if isinstance(value, str):
-        # Servers that encode the arguments of earlier calls twice make the model do the same.
-        arguments, value = value, _load(value)
-    if not isinstance(value, dict):
-        raise Malformed(f"expected an object of arguments, got {arguments[:70]}")
-    return name.strip(), arguments
+    return name, arguments
 
 
 def _from_json(body: str) -> tuple[str, str]:
@@ -86,10 +89,19 @@ def _from_json(body: str) -> tuple[str, str]:
         raise Malformed("expected an object with name and arguments")
     arguments = call.get("arguments", {})
     if isinstance(arguments, str):
-        arguments = _load(arguments)
-    if not isinstance(arguments, dict):
-        raise Malformed("expected an object of arguments")
+        arguments = _object(arguments)[1]
     return call["name"], json.dumps(arguments, ensure_ascii=False)
+
+
+def _object(text: str) -> tuple[str, dict[str, Any]]:
+    """The JSON text of an object, and the object."""
+    value = _load(text)
+    if isinstance(value, str):
+        # Servers that encode the arguments of earlier calls twice make the model do the same.
+        text, value = value, _load(value)
+    if not isinstance(value, dict):
+        raise Malformed(f"expected an object of arguments, got {text[:70]}")
+    return text, value
 
 
 def _load(text: str) -> Any:

@@ -1,13 +1,11 @@
 """Loads what a set-up names for the server."""
 
 import asyncio
-import os
 from pathlib import Path
 
 from duologue.config import BotConfig
 from duologue.embedded.package import Package
 from duologue.errors import ConfigError
-from duologue.lm.completions import Completions
 from duologue.lm.formats import find_family
 from duologue.lm.modes import Mode
 from duologue.lm.tokenizer import Vocab
@@ -16,7 +14,7 @@ from duologue.models import ensure, stderr_progress
 from duologue.serving.speaker import Engines, Speaker
 from duologue.serving.talker import Talker
 from duologue.serving.voices import Voices
-from duologue.talker.engine import TalkerEngine
+from duologue.talker.load import load_talker
 from duologue.token2wav import pipeline
 from duologue.token2wav.front_end import VoiceFrontEnd
 from duologue.token2wav.layout import SPEAKER, TOKENIZER
@@ -40,7 +38,7 @@ async def load_speaker(config: BotConfig, store: VoiceStore | None = None) -> Sp
     if not serve.piper and section is None:
         raise ConfigError("serve.piper is false and there is no token2wav: nothing can speak")
     package = Package(section.model) if section and section.engine == "embedded" else None
-    talker = _talker(config, package)
+    talker = _talker(config)
     piper, decoder, front_end = await asyncio.gather(
         asyncio.to_thread(_piper, config),
         asyncio.to_thread(_token2wav, config),
@@ -100,18 +98,12 @@ def _front_end(config: BotConfig) -> VoiceFrontEnd | None:
     return VoiceFrontEnd.load(folder) if whole else None
 
 
-def _talker(config: BotConfig, package: Package | None) -> Talker | None:
+def _talker(config: BotConfig) -> Talker | None:
     model, section = config.talker, config.token2wav
     if model is None or section is None:
         return None
-    if package:
-        # A call that is cut off may end beside the one that takes its place.
-        capacity = 2 * config.serve.sessions
-        engine = TalkerEngine(package.talker(), package.manifest.talker, capacity=capacity)
-        return Talker(engine, Vocabulary(find_family(model.family)), model, section.voice)
     profile = find_family(model.family)
     profile.check_mode(Mode.T1_A1)
     vocabulary = Vocabulary(profile, Vocab(model.tokenizer) if model.tokenizer else None)
-    key = os.environ.get("DUOLOGUE_LM_API_KEY", "none")
-    engine = Completions(model.base_url, model.model, server=model.server, api_key=key)
+    engine = load_talker(model, section, sessions=config.serve.sessions)
     return Talker(engine, vocabulary, model, section.voice)

@@ -1,7 +1,6 @@
 """Both servers over one speaker, from the first call to the last one's end."""
 
 import asyncio
-import ipaddress
 import logging
 import os
 import signal
@@ -15,6 +14,7 @@ from pathlib import Path
 import grpc
 import uvicorn
 
+from duologue.addresses import is_loopback, listen
 from duologue.config import BotConfig, ServeConfig
 from duologue.errors import ConfigError, UsageError
 from duologue.serving.grpc_server import MAX_STREAMS, GrpcServer
@@ -63,7 +63,8 @@ async def serve(
     """
     token = check_token(config.serve, environ)
     check_tls(config.serve)
-    sock = _listen(config.serve)
+    host, port = config.serve.host, config.serve.http_port
+    sock = listen(host, port, settings="serve.host or serve.http_port")
     try:
         speaker = await load_speaker(config)
     except BaseException:
@@ -112,6 +113,8 @@ async def run(
     serving = asyncio.create_task(http.serve([sock]), name="http")
     stopping = asyncio.create_task(stop.wait(), name="stop")
     try:
+        # Whoever comes before uvicorn does is to wait for it.
+        sock.listen()
         ready(Ports(grpc_server.port, sock.getsockname()[1]))
         await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -129,26 +132,19 @@ def check_token(config: ServeConfig, environ: Mapping[str, str]) -> str:
         UsageError: others can reach the server, and there is no token.
     """
     token = environ.get(TOKEN, "")
-    if not token and not _is_loopback(config.host):
+    if not token and not is_loopback(config.host):
         raise UsageError(
             f"serve.host {config.host} can be reached by others: set {TOKEN} to a secret that "
             "callers send, or listen on 127.0.0.1"
         )
     if token and not token.isascii():
         raise UsageError(f"{TOKEN}: expected ASCII characters, found others")
-    if not config.tls_cert and not _is_loopback(config.host):
+    if not config.tls_cert and not is_loopback(config.host):
         log.warning(
             "the token crosses the network in plain text: set serve.tls_cert and serve.tls_key, or "
             "put a server with TLS in front"
         )
     return token
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def check_tls(config: ServeConfig) -> None:
@@ -176,15 +172,3 @@ def _credentials(config: ServeConfig) -> grpc.ServerCredentials | None:
         return None
     key, cert = (Path(path).read_bytes() for path in (config.tls_key, config.tls_cert))
     return grpc.ssl_server_credentials([(key, cert)])
-
-
-def _listen(config: ServeConfig) -> socket.socket:
-    """HTTP's socket, before the models are loaded for nothing."""
-    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
-    try:
-        return socket.create_server((config.host, config.http_port), family=family)
-    except OSError as error:
-        raise UsageError(
-            f"{config.host}:{config.http_port} cannot be listened on ({error.strerror}); "
-            "choose another serve.host or serve.http_port"
-        ) from error

@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from contextlib import aclosing, contextmanager, suppress
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +12,7 @@ import soxr
 from duologue import metrics
 from duologue.config import ServeConfig
 from duologue.errors import CapacityError, InputError
+from duologue.limits import Places
 from duologue.serving.errors import EngineGone, NotLoaded, Stopping, TooLarge
 from duologue.serving.talker import Talker
 from duologue.serving.text_speech import piper_speech, speakable_clauses
@@ -133,20 +134,23 @@ class Speaker:
 
     def __init__(self, engines: Engines, voices: Voices, limits: ServeConfig):
         self.engines, self.voices, self.limits = engines, voices, limits
-        self.active = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
-        self._stopping = self._gone = False
+        self._places = Places(limits.sessions)
+        self._gone = False
+
+    @property
+    def active(self) -> int:
+        """Places that are taken."""
+        return self._places.taken
 
     @property
     def full(self) -> str:
         """Why no call is taken now; empty if one is."""
         if self._gone:
             return "an engine has ended; restart the server"
-        if self._stopping:
+        if self._places.closing:
             return "the server is stopping; try another one"
-        if self.active >= self.limits.sessions:
-            return f"all {self.limits.sessions} places are taken; try again later"
+        if self.active >= self._places.capacity:
+            return f"all {self._places.capacity} places are taken; try again later"
         return ""
 
     @contextmanager
@@ -162,24 +166,17 @@ class Speaker:
         """
         with metrics.session(kind) as session:
             if self.full:
-                raise Stopping(self.full) if self._stopping else CapacityError(self.full)
-            self.active += 1
-            self._idle.clear()
-            try:
-                yield session
-            except EngineGone:
-                self._gone = True
-                raise
-            finally:
-                self.active -= 1
-                if not self.active:
-                    self._idle.set()
+                raise (Stopping if self._places.closing else CapacityError)(self.full)
+            with self._places.take():
+                try:
+                    yield session
+                except EngineGone:
+                    self._gone = True
+                    raise
 
     async def drain(self, seconds: float) -> None:
         """Take no more calls, and wait so long for the last one to end."""
-        self._stopping = True
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._idle.wait(), seconds)
+        await self._places.drain(seconds)
 
     async def close(self) -> None:
         """Release the engines."""

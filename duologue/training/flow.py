@@ -17,7 +17,7 @@ from duologue.token2wav.config import FlowConfig, Token2wavConfig
 from duologue.token2wav.dit import DiT, DiTBlock
 from duologue.token2wav.encoder import Encoder, positions
 from duologue.token2wav.flow import Flow
-from duologue.training.loop import OneModel, Settings, train
+from duologue.training.loop import OneModel, Settings, half, train
 from duologue.training.speech import FRAMES_PER_TOKEN, Speech, normal, windows
 
 WINDOW = 104
@@ -167,10 +167,7 @@ class FlowTask:
         low, high = speech.frames("train")
         self._bounds = low, high
         self._window = min(WINDOW, (high - low) // (4 * FRAMES_PER_TOKEN))
-        self._autocast = torch.autocast(
-            settings.device.type, torch.bfloat16, cache_enabled=False,
-            enabled=settings.device.type == "cuda",
-        )  # fmt: skip
+        self._autocast = half(settings.device)
 
     def loss(self) -> tuple[Tensor, dict[str, Tensor]]:
         """Velocity, and the encoder's prior."""
@@ -248,7 +245,7 @@ class FlowTask:
         """All of it."""
         return model
 
-    def next_epoch(self) -> None:
+    def after_step(self) -> None:
         """Windows are drawn anew each step."""
 
 

@@ -25,7 +25,7 @@ from duologue.training.discriminators import (
     feature_loss,
     generator_loss,
 )
-from duologue.training.loop import Average, Settings, Step, train
+from duologue.training.loop import Average, Settings, Step, half, train
 from duologue.training.source import excite
 from duologue.training.spectral import MelLoss
 from duologue.training.speech import LogMel, Speech, normal, windows
@@ -206,7 +206,7 @@ class HiftStage:
         crops = self._draw()
         sound, total, figures = self._render(crops)
         self.critics.requires_grad_(False)
-        with self._half():
+        with half(self._device):
             with torch.no_grad():
                 real = self.critics(crops.samples)
             heard = self.critics(sound)
@@ -218,7 +218,7 @@ class HiftStage:
     def _criticise(self) -> tuple[Tensor, dict[str, Tensor]]:
         """Loss of the discriminators, on what the vocoder's last step made."""
         self.critics.requires_grad_(True)
-        with self._half():
+        with half(self._device):
             real, heard = self.critics(self._real), self.critics(self._sound)
         loss = discriminator_loss(real, heard)
         return loss, {"critics": loss}
@@ -251,12 +251,6 @@ class HiftStage:
     def _noise(self, count: int) -> Tensor:
         shape = (count, self._recipe.frames + 1, self._config.samples_per_frame)
         return torch.randn(shape, device=self._device)
-
-    def _half(self) -> torch.autocast:
-        """The discriminators' convolutions; the vocoder's Snake takes float32 anyway."""
-        device = self._device.type
-        # What a cache keeps would be a graph's.
-        return torch.autocast(device, torch.bfloat16, enabled=device == "cuda", cache_enabled=False)
 
     def _draw(self) -> _Crops:
         """Random crops, some of them rough."""

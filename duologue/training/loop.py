@@ -114,7 +114,7 @@ class Task(Protocol):
         """The part of the averaged model that ships."""
         ...
 
-    def next_epoch(self) -> None:
+    def after_step(self) -> None:
         """Called between steps; a place to renew what batches are drawn from."""
         ...
 
@@ -222,6 +222,13 @@ def clip_gradients(parameters: list[nn.Parameter], limit: float) -> Tensor:
     return norm
 
 
+def half(device: torch.device) -> torch.autocast:
+    """bfloat16 on a GPU, where a step is a graph: what a cache keeps would be that graph's."""
+    return torch.autocast(
+        device.type, torch.bfloat16, enabled=device.type == "cuda", cache_enabled=False
+    )
+
+
 class Average:
     """An exponential moving average of a model's parameters, in a copy of the model."""
 
@@ -278,7 +285,7 @@ class OneModel:
     def run(self, share: float, rate: float) -> None:
         """See `Stage`, as all of the following."""
         self._step.run(rate)
-        self.task.next_epoch()
+        self.task.after_step()
 
     def figures(self) -> dict[str, float]:
         """Running means."""

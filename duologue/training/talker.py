@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from duologue.talker.config import CODES, END, FIRST_CODE, TalkerConfig, text_ids
 from duologue.talker.model import Talker
-from duologue.training.loop import OneModel, Settings, train
+from duologue.training.loop import OneModel, Settings, half, train
 from duologue.training.speech import FRAMES_PER_TOKEN, Speech
 from duologue.training.tokenizer import PHONES
 
@@ -130,10 +130,7 @@ class TalkerTask:
         self._train = self._rows(self._examples, self._random.permutation(len(self._examples)))
         self._next = torch.zeros((), dtype=torch.int64, device=settings.device)
         self._steps = 0
-        self._autocast = torch.autocast(
-            settings.device.type, torch.bfloat16, cache_enabled=False,
-            enabled=settings.device.type == "cuda",
-        )  # fmt: skip
+        self._autocast = half(settings.device)
 
     def _rows(self, examples: list[Example], order: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
         ids, labels, document = (torch.from_numpy(a) for a in pack(examples, order))
@@ -175,7 +172,7 @@ class TalkerTask:
         assert isinstance(model, Network)
         return model.talker
 
-    def next_epoch(self) -> None:
+    def after_step(self) -> None:
         """Once all rows have been read, utterances are packed anew, into the same tensors."""
         self._steps += 1
         if self._steps * self._batch < len(self._train[0]):

@@ -23,8 +23,8 @@ from duologue.training.latents import LATENT, Latent, latents
 from duologue.training.pitch import pitch
 from duologue.training.speech import FRAMES_PER_TOKEN, HOP, RATE_HZ, SPLITS, LogMel, Speech
 from duologue.tts.piper import DURATIONS
+from duologue.tts.piper import HOP as TEACHER_HOP
 
-TEACHER_HZ, TEACHER_HOP = 22_050, 256
 SOUND = "/dec/Tanh_output_0"
 UP, DOWN = 160, 147
 """24 kHz over 22.05 kHz."""
@@ -83,10 +83,10 @@ def synthesize(
         front = Path(aside, "front.onnx")
         cut(model, front)
         back = Back(model).to(device).eval()
-        jobs_of = [(int(i), texts[i].ids) for i in rows]
+        sentences = [(int(i), texts[i].ids) for i in rows]
         made: dict[int, tuple[Tensor, Tensor, Tensor, Tensor]] = {}
         with torch.no_grad():
-            made_latents = latents(front, jobs_of, jobs=jobs, minutes=minutes, seed=seed)
+            made_latents = latents(front, sentences, jobs=jobs, minutes=minutes, seed=seed)
             for batch in _batches(made_latents):
                 made.update(_finish(batch, [texts[item.row].ids for item in batch], back, device))
     return _lay(texts, made)

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from duologue.errors import EngineError
-from duologue.training.loop import OneModel, Settings, train
+from duologue.training.loop import OneModel, Settings, half, train
 from duologue.training.speech import FRAMES_PER_TOKEN, MELS, Speech, normal, windows
 
 DIGITS, LEVELS = 8, 3
@@ -101,10 +101,7 @@ class TokenizerTask:
         self._speech, self._batch = speech, batch
         torch.manual_seed(settings.seed)
         self.model = Tokenizer().to(settings.device)
-        self._autocast = torch.autocast(
-            settings.device.type, torch.bfloat16, cache_enabled=False,
-            enabled=settings.device.type == "cuda",
-        )  # fmt: skip
+        self._autocast = half(settings.device)
         device = settings.device
         self._bounds = speech.frames("train")
         lengths = self._bounds[1] - self._bounds[0]
@@ -155,7 +152,7 @@ class TokenizerTask:
         """All of it."""
         return model
 
-    def next_epoch(self) -> None:
+    def after_step(self) -> None:
         """Windows are drawn anew each step."""
 
 

@@ -157,6 +157,40 @@ def test_what_a_server_puts_apart_ends_where_other_text_follows():
     assert lines[3]["arguments"] == '{"a": 1}'
 
 
+def test_calls_that_a_server_puts_apart_are_events():
+    def pieces(*functions: tuple[str, str]) -> dict:
+        calls = [
+            {"index": n, "function": {"name": name, "arguments": arguments}}
+            for n, (name, arguments) in enumerate(functions)
+        ]
+        return {"choices": [{"delta": {"tool_calls": calls}}]}
+
+    text = {"choices": [{"delta": {"content": "Hi"}}]}
+    begun = pieces(("clock", '{"zone": '), ("timer", "{"))
+    done = {"choices": [{"delta": {}, "finish_reason": "tool_calls"}]}
+    lines = demux(sse(text, begun, pieces(("", '"UTC"}')), done))
+    assert [(line["type"], line.get("status")) for line in lines] == [
+        ("text", None),
+        ("tool_call", "started"),
+        ("tool_call", "ready"),
+        ("error", "malformed"),
+        ("end", None),
+    ]
+    assert (lines[2]["name"], lines[2]["arguments"]) == ("clock", '{"zone": "UTC"}')
+    assert [line["index"] for line in lines[1:4]] == [0, 0, 1]
+    assert [line["seq"] for line in lines] == list(range(5))
+    assert lines[2]["text_offset"] == 2 and lines[3]["text"] == "timer {"
+    # Ids hold the call as well.
+    spelled = {"choices": [{"delta": begun["choices"][0]["delta"], "token_ids": [151_657, 7]}]}
+    tail = {"choices": [{"token_ids": [151_658]}]}
+    told = demux(sse(spelled, begun, tail, done))
+    assert [(line["type"], line.get("status")) for line in told[:-1]] == [
+        ("tool_call", "undecoded")
+    ]
+    (error, end) = demux(sse(begun))[-2:]
+    assert (error["problem"], end["reason"]) == ("it has no end", "cut")
+
+
 def test_half_a_surrogate_pair_is_no_character():
     """JSON may hold one; no output can."""
     lines = demux(r'{"choices": [{"delta": {"content": "a\ud83d"}}]}')

@@ -3,7 +3,15 @@
 import pytest
 
 from duologue.errors import InputError
-from duologue.lm.conversation import Answer, System, User, estimate, from_messages
+from duologue.lm.conversation import (
+    Answer,
+    CallResult,
+    System,
+    User,
+    estimate,
+    from_messages,
+    results_last,
+)
 from duologue.lm.engine import ToolCall
 from duologue.lm.formats import FAMILIES
 from duologue.lm.modes import Mode
@@ -97,3 +105,22 @@ def test_the_content_of_a_message_may_be_parts():
 def test_messages_that_are_none_are_refused(message):
     with pytest.raises(InputError):
         from_messages([message])
+
+
+def test_results_that_are_news_come_last_with_their_calls():
+    """Of two tools the first one is late; what the second found has been told."""
+    late, soon = ToolCall("a", "clock", "{}"), ToolCall("b", "clock", "{}")
+    found = CallResult("a", "noon"), CallResult("b", "rain")
+    items = [User("x"), Answer("hm", calls=(late,)), found[0], User("y")]
+    assert results_last(items, ()) == items
+    items += [Answer(calls=(soon,)), found[1], Answer("rain")]
+    assert results_last(items, {"a", "b"}) == items
+    assert results_last(items, {"b"}) == [
+        User("x"),
+        Answer("hm"),
+        User("y"),
+        Answer(calls=(soon,)),
+        found[1],
+        Answer("rain", calls=(late,)),
+        found[0],
+    ]

@@ -7,9 +7,10 @@ from aiohttp import web
 
 from duologue.errors import EngineError
 from duologue.lm.completions import Completions
-from duologue.lm.engine import Engine, Request, Step, TextDelta
+from duologue.lm.engine import Engine, Ids, Request, Step, TextDelta
 from duologue.lm.openai_http import OpenAIHttp
 from duologue.lm.prompt import IdsPart
+from duologue.lm.servers import _metric
 from tests.lm.fake_servers import FakeServer, event, serving
 
 KINDS = ["chat", "vllm", "sglang", "trtllm", "openai"]
@@ -86,6 +87,44 @@ async def ask(server: Odd, kind: str, steps: list[Step]) -> None:
 async def test_what_is_no_answer_is_an_engine_error(kind: str, piece: bytes) -> None:
     with pytest.raises(EngineError, match="127.0.0.1"):
         await ask(Odd(piece), kind, [])
+
+
+SAID = event({"choices": [{"index": 0, "text": "", "token_ids": [5], "finish_reason": None}]})
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [b"data: <html>\n\n", b"data: null\n\n", b"\xff\n\n", b"data: " + b"[" * 99_999 + b"\n\n"],
+)
+async def test_an_abort_that_is_answered_with_nonsense_is_unconfirmed(rest: bytes) -> None:
+    aborted = asyncio.Event()
+
+    class Nonsense(Odd):
+        async def _nothing(self, request: web.Request) -> web.Response:
+            aborted.set()
+            return web.Response()
+
+        async def _completions(self, request: web.Request) -> web.StreamResponse:
+            response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+            await response.prepare(request)
+            await response.write(SAID)
+            await aborted.wait()
+            await response.write(rest)
+            return response
+
+    async with serving(Nonsense()) as server:
+        engine = Completions(server.url, "small", server="sglang", timeout_s=5)
+        steps = engine.stream(Request(parts=(IdsPart((1,)),), max_tokens=9))
+        assert await anext(steps) == Ids((5,))
+        await steps.aclose()  # type: ignore[attr-defined]
+        await engine.close()
+        assert (engine.aborts.confirmed, engine.aborts.unconfirmed) == (0, 1)
+
+
+@pytest.mark.parametrize("value", ["NaN", "+Inf", "many"])
+def test_a_metric_that_is_no_number_is_an_engine_error(value: str) -> None:
+    with pytest.raises(EngineError, match="num_requests_running"):
+        _metric(f'vllm:num_requests_running{{engine="0"}} {value}\n', "num_requests_running")
 
 
 @every_kind

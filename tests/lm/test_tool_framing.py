@@ -199,6 +199,11 @@ def test_without_a_tokenizer_a_cut_call_is_malformed_and_keeps_its_ids():
         ('\nfunction\nf\n{\n "a": 1\n}\n', ToolFormat.LINES, ("f", '{\n "a": 1\n}')),
         ('{"name": "f"}', ToolFormat.JSON, ("f", "{}")),
         ('{"name": "f", "arguments": "{\\"a\\": 1}"}', ToolFormat.JSON, ("f", '{"a": 1}')),
+        (
+            json.dumps({"name": "f", "arguments": json.dumps('{"a": 1}')}),
+            ToolFormat.JSON,
+            ("f", '{"a": 1}'),
+        ),
     ],
 )
 def test_forms_that_models_write(body, form, expected):

@@ -14,9 +14,9 @@ import pytest
 import trustme
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from duologue.config import BotConfig, ServeConfig, TalkerConfig, Token2wavSection
+from duologue.config import BotConfig, ServeConfig, TalkerSection, Token2wavSection
 from duologue.errors import ConfigError, UsageError
-from duologue.lm.engine import Ids
+from duologue.lm.engine import Finish, Ids
 from duologue.serving import speech_pb2 as pb
 from duologue.serving import speech_pb2_grpc as stubs
 from duologue.serving.grpc_server import GrpcServer
@@ -188,7 +188,7 @@ async def test_a_set_up_with_token2wav_and_no_piper(model, store):
 
 
 @pytest.mark.slow
-async def test_a_set_up_with_the_embedded_talker_and_token2wav(tmp_path, store):
+async def test_a_set_up_with_the_embedded_talker_and_token2wav(tmp_path, store, caplog):
     folder = tmp_path / "embedded"
     pack(talker(), decoder(), SPEAKER, folder, card=CARD)
     config = BotConfig.model_validate(
@@ -201,10 +201,14 @@ async def test_a_set_up_with_the_embedded_talker_and_token2wav(tmp_path, store):
     speaker = await load_speaker(config, store)
     try:
         async with served(speaker) as ports, client(ports) as stub:
-            call = stub.Synthesize(iter([start(), text("Hello. How are you?")]))
+            call = stub.Synthesize(iter([start(), tokens([1, 2])]))
             started = (await call.read()).started
             assert (started.engine, started.voice) == ("token2wav", "embedded")
             await heard(call)
+            # A talker of random weights never ends by itself.
+            with pytest.raises(grpc.aio.AioRpcError, match="an engine failed"):
+                await heard(stub.Synthesize(iter([start(), text("Hello.")])))
+            assert "breaks off" in caplog.text
             [own, other] = (await stub.ListVoices(pb.ListVoicesRequest())).voices
             assert (own.name, own.builtin, own.takes_text) == ("embedded", True, True)
             assert other.problem.startswith("made with")
@@ -220,7 +224,7 @@ async def test_a_set_up_that_cannot_speak_is_refused():
 async def test_a_talker_says_text_in_a_stored_voice(make_speaker, instant, store):
     said = [Ids(tuple(ids_of(COSYVOICE2, *range(n, n + 20), "<|eos1|>"))) for n in (1, 101)]
     engine = FakeEngine(said[:1], said[1:])
-    config = TalkerConfig(
+    config = TalkerSection(
         family="cosyvoice2-merged", base_url="http://127.0.0.1/v1", model="m", clip_text="Hello."
     )
     reader = Talker(engine, COSYVOICE2, config, "ada")
@@ -237,10 +241,22 @@ async def test_a_talker_says_text_in_a_stored_voice(make_speaker, instant, store
     assert prompt[-len(clip) :] == ids_of(COSYVOICE2, *clip)
 
 
+async def test_a_clause_whose_speech_breaks_off_ends_the_call(make_speaker, instant, caplog):
+    said = [Ids(tuple(ids_of(COSYVOICE2, *range(1, 21)))), Finish("length")]
+    config = TalkerSection(family="cosyvoice2-merged", base_url="http://127.0.0.1/v1", model="m")
+    reader = Talker(FakeEngine(said), COSYVOICE2, config, "ada")
+    speaker = make_speaker(batcher=instant, talker=reader)
+    async with served(speaker) as ports, client(ports) as stub:
+        call = stub.Synthesize(iter([start(), text("The sea is deep.")]))
+        with pytest.raises(grpc.aio.AioRpcError, match="an engine failed"):
+            await heard(call)
+    assert "breaks off" in caplog.text and "sea" not in caplog.text
+
+
 async def test_a_cancelled_call_aborts_the_talker(make_speaker, instant):
     gate = asyncio.Event()
     engine = FakeEngine([Ids(tuple(ids_of(COSYVOICE2, 1, 2, 3))), gate])
-    config = TalkerConfig(family="cosyvoice2-merged", base_url="http://127.0.0.1/v1", model="m")
+    config = TalkerSection(family="cosyvoice2-merged", base_url="http://127.0.0.1/v1", model="m")
     speaker = make_speaker(batcher=instant, talker=Talker(engine, COSYVOICE2, config, "ada"))
     async with served(speaker) as ports, client(ports) as stub:
         call = stub.Synthesize(iter([start(), text("The sea is deep.")]))

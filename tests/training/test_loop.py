@@ -35,7 +35,7 @@ class Line:
     def shipped(self, model):
         return model
 
-    def next_epoch(self):
+    def after_step(self):
         self.steps += 1
 
 

@@ -168,7 +168,7 @@ def test_an_epoch_packs_anew(tmp_path):
     stage = TalkerTask(made_speech(), Settings(tmp_path, 1, CPU), SMALL, batch=2)
     before = stage._train[0].clone()
     for _ in range(len(before)):
-        stage.next_epoch()
+        stage.after_step()
     assert before.shape == stage._train[0].shape and not torch.equal(before, stage._train[0])
     assert sorted(before.flatten().tolist()) == sorted(stage._train[0].flatten().tolist())
 

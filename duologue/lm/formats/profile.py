@@ -112,6 +112,7 @@ class Profile:
         heard: How it takes the user's speech; None if it reads only.
         text_history: Whether a spoken answer may be remembered as text; False where nothing
             public shows that the model takes it.
+        loses_arguments: Whether its own server, streaming, may lose a call's arguments.
     """
 
     family: str
@@ -127,6 +128,7 @@ class Profile:
     thinks: bool = False
     heard: Heard | None = None
     text_history: bool = True
+    loses_arguments: bool = False
 
     def check_mode(self, mode: Mode) -> None:
         """Refuse a mode that the family does not have.

@@ -33,6 +33,8 @@ STEP_AUDIO2 = Profile(
     interleave=(1, 4),
     speech_prefix="<tts_start>",
     heard=Heard("<audio_start>", "<audio_end>", longest_s=25),
+    # The streaming tool parser of its vLLM sends them only in a later delta than the name.
+    loses_arguments=True,
 )
 STEP_AUDIO2_BASE = replace(
     STEP_AUDIO2,

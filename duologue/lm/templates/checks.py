@@ -5,15 +5,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from duologue.errors import UsageError
-from duologue.lm.conversation import (
-    Answer,
-    CallResult,
-    Item,
-    System,
-    User,
-    results_last,
-    settled,
-)
+from duologue.lm.conversation import Answer, CallResult, Item, System, User, settled
 from duologue.lm.formats import Profile
 from duologue.lm.modes import Mode
 from duologue.lm.prompt import AudioPart
@@ -45,8 +37,7 @@ def checked(
         UsageError: saying what is not, and what to do.
     """
     profile.check_mode(mode)
-    items = results_last(settled(conversation))
-    asked = Asked(profile, items, mode, tuple(tools), thought)
+    asked = Asked(profile, settled(conversation), mode, tuple(tools), thought)
     _check_end(asked)
     _check_tools(asked)
     if asked.thought is not None and not asked.profile.thinks:

@@ -1,0 +1,1 @@
+"""Where the bots and the servers run: wiring only."""
