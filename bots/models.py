@@ -3,6 +3,7 @@
 import asyncio
 import gc
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from duologue.asr.whisper import Whisper
 from duologue.audio.pcm import ASR_RATE_HZ
 from duologue.config import BotConfig, LmConfig, SpeechLmConfig, Token2wavSection
 from duologue.embedded.package import Package
-from duologue.errors import ConfigError
+from duologue.errors import ConfigError, EngineError
 from duologue.lm.conversation import System, User
 from duologue.lm.engine import Engine, Message
 from duologue.lm.formats import Profile, find_family
@@ -25,11 +26,14 @@ from duologue.lm.vocabulary import Vocabulary
 from duologue.models import ensure, stderr_progress
 from duologue.talker.load import lm_key, load_completions, load_talker
 from duologue.token2wav import pipeline as token2wav
-from duologue.token2wav.batch import Batcher
+from duologue.token2wav.async_utterance import Opens
 from duologue.token2wav.pipeline import EngineSettings
 from duologue.token2wav.step import VoicePrompt
 from duologue.tts.piper import PiperVoice
 from duologue.voices import VoiceStore
+
+if TYPE_CHECKING:
+    from duologue.serving.remote import RemoteBatcher
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +48,7 @@ class Speech:
     """
 
     vocabulary: Vocabulary
-    batcher: Batcher | None = None
+    batcher: Opens | None = None
     voice: VoicePrompt | None = None
     talker: Engine | None = None
 
@@ -209,12 +213,26 @@ def _load_speech(config: BotConfig, parts: _Fitting | None) -> Speech | None:
         return None
     if decoder is None or parts.voice is None:
         return Speech(parts.vocabulary)
-    settings = EngineSettings(sessions=decoder.sessions)
-    loaded = token2wav.load(decoder.model, decoder.engine, settings)
-    loaded.check_voice(parts.voice)
-    takes = loaded.config
+    if decoder.engine == "remote":
+        batcher = _remote(decoder.urls)
+        takes = batcher.config
+    else:
+        settings = EngineSettings(sessions=decoder.sessions)
+        loaded = token2wav.load(decoder.model, decoder.engine, settings)
+        loaded.check_voice(parts.voice)
+        batcher, takes = loaded.batcher(), loaded.config
     parts.profile.check_decoder(takes.codebook, takes.flow.vocab_size, takes.token_rate_hz)
-    return Speech(parts.vocabulary, loaded.batcher(), parts.voice, parts.talker)
+    return Speech(parts.vocabulary, batcher, parts.voice, parts.talker)
+
+
+def _remote(urls: list[str]) -> "RemoteBatcher":
+    try:
+        from duologue.serving.remote import RemoteBatcher
+    except ModuleNotFoundError as error:
+        raise EngineError(
+            f"the engine 'remote' needs {error.name}; run: pip install -e '.[serve]'"
+        ) from error
+    return RemoteBatcher(urls)
 
 
 def _first_request(config: BotConfig, parts: _Fitting | None) -> list[Message]:

@@ -20,8 +20,8 @@ from pipecat.services.settings import TTSSettings
 
 from duologue.audio.pcm import to_int16_bytes
 from duologue.errors import CapacityError, DuologueError
-from duologue.token2wav.async_utterance import AsyncUtterance
-from duologue.token2wav.batch import Batcher, Said
+from duologue.token2wav.async_utterance import AsyncUtterance, Opens
+from duologue.token2wav.batch import Said
 from duologue.token2wav.step import VoicePrompt
 from duologue.token2wav.stream import Schedule
 from processors.frames import SpeechTokensFrame, VoiceAudioFrame
@@ -53,7 +53,7 @@ class Token2wav(AIService):
         schedule: Sizes of the chunks.
     """
 
-    def __init__(self, batcher: Batcher, voice: VoicePrompt, *, schedule: Schedule | None = None):
+    def __init__(self, batcher: Opens, voice: VoicePrompt, *, schedule: Schedule | None = None):
         super().__init__(settings=TTSSettings(model="token2wav", voice=None, language=None))
         self._batcher = batcher
         self._voice = voice

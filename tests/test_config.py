@@ -9,6 +9,9 @@ from bots.cli import CONFIGS
 from duologue.config import BotConfig, Section, load_config
 from duologue.errors import ConfigError
 
+LOCAL = ["token2wav.model=m", "token2wav.voice=ada"]
+REMOTE = ["token2wav.engine=remote", "token2wav.urls=[grpc://a:1]"]
+
 
 @pytest.fixture
 def file(tmp_path) -> Path:
@@ -79,3 +82,18 @@ def test_files_that_are_no_set_up(file, content):
     file.write_text(content)
     with pytest.raises(ConfigError, match="bot.yaml"):
         load_config(file, environ={})
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["token2wav.engine=remote", "token2wav.voice=ada"], "remote needs urls too"),
+        (REMOTE, "remote needs voice too"),
+        (["token2wav.urls=[grpc://a:1]", *LOCAL], "cudagraph runs here: leave urls out"),
+    ],
+)
+def test_a_remote_decoder_is_named_by_its_urls(file, flags, says):
+    with pytest.raises(ConfigError, match=says):
+        load_config(file, flags=flags)
+    config = load_config(file, flags=[*REMOTE, "token2wav.voice=ada"])
+    assert config.token2wav and config.token2wav.urls == ["grpc://a:1"]

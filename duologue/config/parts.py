@@ -146,19 +146,22 @@ class Token2wavSection(Section):
     """The decoder of a speech-text LM's tokens."""
 
     model: Path = Field(default=FOLDER, description="Folder of a checkpoint or an export")
-    engine: Literal["onnx", "torch", "cudagraph", "tensorrt", "embedded"] = Field(
+    engine: Literal["onnx", "torch", "cudagraph", "tensorrt", "embedded", "remote"] = Field(
         default="cudagraph", description="What runs its graphs"
     )
+    urls: list[str] = Field(default=[], description="Speech servers that engine remote asks")
     voice: str = Field(default="embedded", description="As in `duologue voices list`")
     sessions: int = Field(default=8, ge=1, description="Utterances at once")
 
     @model_validator(mode="after")
     def _engine_has_what_it_needs(self) -> "Token2wavSection":
-        missing = [name for name in ("model", "voice") if name not in self.model_fields_set]
-        if self.engine == "embedded" and "voice" not in missing:
+        if self.engine == "embedded" and "voice" in self.model_fields_set:
             raise ValueError("the embedded token2wav has one voice: leave voice out")
-        if self.engine != "embedded" and missing:
+        needed = {"embedded": (), "remote": ("urls", "voice")}.get(self.engine, ("model", "voice"))
+        if missing := [name for name in needed if name not in self.model_fields_set]:
             raise ValueError(f"the engine {self.engine} needs {', '.join(missing)} too")
+        if self.engine != "remote" and self.urls:
+            raise ValueError(f"the engine {self.engine} runs here: leave urls out, or set remote")
         return self
 
 

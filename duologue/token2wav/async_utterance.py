@@ -1,14 +1,44 @@
 """A batcher's utterances for an event loop, whose other work goes on meanwhile."""
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
+from typing import Protocol
 
 import numpy as np
 
 from duologue.errors import UsageError
-from duologue.token2wav.batch import BatchedUtterance, Batcher, Said
+from duologue.token2wav.batch import Said
 from duologue.token2wav.step import VoicePrompt
 from duologue.token2wav.stream import Schedule
+
+
+class Opened(Protocol):
+    """An utterance of a batcher, as `BatchedUtterance`."""
+
+    def push(self, tokens: np.ndarray) -> None: ...  # noqa: D102
+    def finish(self) -> None: ...  # noqa: D102
+    def cancel(self) -> None: ...  # noqa: D102
+
+
+class Opens(Protocol):
+    """Speaks many utterances: a `Batcher` here, or a `RemoteBatcher` on other machines."""
+
+    rate_hz: int
+
+    def open(
+        self,
+        voice: VoicePrompt,
+        seed: int,
+        emit: Callable[[Said], None],
+        schedule: Schedule | None = None,
+    ) -> Opened:
+        """See `Batcher.open`."""
+        ...
+
+    def close(self) -> None:
+        """End all utterances."""
+        ...
 
 
 class AsyncUtterance:
@@ -23,11 +53,11 @@ class AsyncUtterance:
         self._loop = asyncio.get_running_loop()
         # As long as what was pushed at most, which whoever pushes bounds.
         self._results: asyncio.Queue[Said | Exception] = asyncio.Queue()
-        self._utterance: BatchedUtterance
+        self._utterance: Opened
 
     @classmethod
     async def open(
-        cls, batcher: Batcher, voice: VoicePrompt, seed: int, schedule: Schedule | None = None
+        cls, batcher: Opens, voice: VoicePrompt, seed: int, schedule: Schedule | None = None
     ) -> "AsyncUtterance":
         """Begin, in a thread, since a voice's first use computes its caches.
 

@@ -191,6 +191,18 @@ class Batcher:
                 raise
         return BatchedUtterance(self, session)
 
+    @property
+    def is_running(self) -> bool:
+        """Whether its thread still works; only a new batcher has another one."""
+        return self._running
+
+    @property
+    def queued_audio_s(self) -> float:
+        """Seconds of sound in the whole chunks that wait for the engine, look-aheads included."""
+        with self._changed:
+            tokens = sum(len(chunk.tokens) for s in self._sessions for _, chunk in s.ready)
+        return tokens * self.samples_per_token / self.rate_hz
+
     def close(self) -> None:
         """End every utterance and the thread; nothing is emitted after it."""
         self._stop()

@@ -1,8 +1,8 @@
 """All stages in one go, beside each other where they may be, within one span of time.
 
 A rented GPU is paid by the hour, so the clock rules: each stage gets a share of the time or what is
-left of it. The vocoder needs speech only and trains from then on to the end, beside the tokenizer
-and what follows it.
+left of it. The vocoder needs speech only and trains beside the tokenizer and what follows it; the
+flow, which takes longest to learn, has the GPU to itself at the end.
 """
 
 import asyncio
@@ -14,8 +14,8 @@ from pathlib import Path
 
 from duologue.errors import EngineError
 
-SPEECH, TOKENIZER, TALKER = 0.12, 0.09, 0.2
-"""Shares of the time; flow and vocoder train to the end of it."""
+SPEECH, TOKENIZER, TALKER, HIFT = 0.1, 0.07, 0.14, 0.5
+"""Shares of the time; the flow trains to the end of it."""
 
 SHOWN = 12
 """Lines of a failed stage's output that its error repeats."""
@@ -90,6 +90,6 @@ async def run_all(work: Path, minutes: float, command: Command) -> None:
             await asyncio.gather(stage("flow"), stage("talker", TALKER))
 
     if await stage("speech", SPEECH):
-        await asyncio.gather(stage("hift"), tokens())
+        await asyncio.gather(stage("hift", HIFT), tokens())
     if failed:
         raise EngineError("; ".join(failed))

@@ -191,7 +191,7 @@ def test_malformed_and_unanswered_calls_never_enter():
         ToolCall("4", "", "{}"),
         ToolCall("5", "clock", '{"a": NaN}'),
         ToolCall("6", "clock", {"a": 1}),  # type: ignore[arg-type]
-        ToolCall("7", "clock", '"{}"'),
+        ToolCall("7", "clock", '"{"'),
         ToolCall("unanswered", "clock", "{}"),
     ]
     results = [CallResult(call.call_id, "x") for call in [*bad[:5], bad[6], good]]
@@ -200,6 +200,12 @@ def test_malformed_and_unanswered_calls_never_enter():
     (answer,) = [item for item in items if isinstance(item, Answer)]
     assert [call.call_id for call in answer.calls] == ["g"]
     assert [item.call_id for item in items if isinstance(item, CallResult)] == ["g"]
+
+
+def test_arguments_that_were_encoded_twice_are_spelled_once():
+    call = ToolCall("1", "clock", '"{}"')
+    answer = settled([User("a"), Answer("b", calls=(call,)), CallResult("1", "x")])[1]
+    assert isinstance(answer, Answer) and answer.calls == (ToolCall("1", "clock", "{}"),)
 
 
 def test_an_answer_of_a_malformed_call_alone_is_gone():

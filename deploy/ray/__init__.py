@@ -1,0 +1,1 @@
+"""The speech server on many machines, by Ray Serve."""
