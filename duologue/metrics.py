@@ -45,6 +45,10 @@ STAGE = Histogram(
 BARGE_INS = Counter(
     "duologue_barge_ins", "Holds of the bot by a sound, and what came of them.", ["kind", "outcome"]
 )
+LM_ABORTS = Counter(
+    "duologue_lm_aborts", "Aborted requests, by whether the server was seen to stop.", ["confirmed"]
+)
+LM_WASTED = Counter("duologue_lm_wasted_tokens", "Tokens generated after their request's abort.")
 ERRORS = Counter("duologue_errors", "Errors that a conversation went on after.", ["kind"])
 
 

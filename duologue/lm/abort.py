@@ -6,6 +6,7 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any
 
+from duologue import metrics
 from duologue.errors import EngineError
 
 LIMIT_S = 0.5
@@ -57,14 +58,16 @@ class AbortWatch:
         await asyncio.gather(*self._tasks)
 
     async def _follow(self, stopped: Coroutine[Any, Any, int], at_most: int) -> None:
-        begin, aborts = time.monotonic(), self.aborts
+        begin, aborts, seen = time.monotonic(), self.aborts, True
         try:
             async with asyncio.timeout(LIMIT_S):
                 wasted = await stopped
         except (TimeoutError, EngineError):
+            seen, wasted = False, at_most
             aborts.unconfirmed += 1
-            aborts.wasted_tokens += at_most
         else:
             aborts.confirmed += 1
-            aborts.wasted_tokens += wasted
             aborts.slowest_s = max(aborts.slowest_s, time.monotonic() - begin)
+        aborts.wasted_tokens += wasted
+        metrics.LM_ABORTS.labels("yes" if seen else "no").inc()
+        metrics.LM_WASTED.inc(wasted)
