@@ -1,5 +1,6 @@
 """A speech-text LM's stream read into frames: a thought of its own, or an answer."""
 
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from time import monotonic
@@ -76,7 +77,7 @@ class Spoken:
         return whole.keep(chars, heard)
 
 
-class StreamReader:
+class StreamReader(ABC):
     """Reads one stream; what is thought in it goes out as pipecat's frames of a thought.
 
     Args:
@@ -135,8 +136,9 @@ class StreamReader:
             self._thinks = False
             await self._service.push_frame(LLMThoughtEndFrame())
 
+    @abstractmethod
     async def _push(self, event: Event) -> None:
-        raise NotImplementedError
+        """Take an event that is no thought."""
 
 
 class ThoughtReader(StreamReader):
