@@ -129,6 +129,8 @@ def every(
     """Run speech, tokenizer, flow, hift and talker, beside each other, within one span of time."""
     from duologue.training.schedule import Order, run_all
 
+    # Before any stage begins: a device that is not there, a folder that cannot be made.
+    _settings(work, minutes, device, seed, False, None)
     order = Order(work, voice, device, jobs, seed)
     asyncio.run(run_all(work, minutes, order.command))
 
@@ -159,6 +161,8 @@ def pack(
     from duologue.embedded import FOLDER
     from duologue.training.pack import pack_work
 
+    if not card.is_file():
+        raise UsageError(f"--card: {card} is no file; expected the model card to ship")
     target = folder or FOLDER
     pack_work(
         work,
