@@ -1,6 +1,7 @@
 """`duologue train`: make the embedded voice, stage by stage, in one work folder."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,6 +24,9 @@ Minutes = Annotated[float, typer.Option(min=0, help="How long to train.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:N; by default a GPU if there is one.")]
 Seed = Annotated[int, typer.Option(help="Of weights, order and batches.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint.")]
+Start = Annotated[
+    Path | None, typer.Option(help="Begin with these weights, as the stage writes them.")
+]
 MaxSteps = Annotated[int | None, typer.Option(min=1, help="End after so many steps.")]
 WORK = Path("work/embedded")
 
@@ -51,7 +55,7 @@ def speech(
     seed: Seed = 0,
 ) -> None:
     """Have a teacher speak the texts: audio, mel, pitch and phonemes."""
-    settings = _settings(work, minutes, device, seed, False, None)
+    settings = _settings(work, minutes, device, seed)
     from duologue.training.speech import save_speech
     from duologue.training.teacher import read_texts, synthesize
 
@@ -108,9 +112,11 @@ def _add_stage(run: "Callable[[Settings], None]", usual_minutes: float) -> None:
         device: Device = "",
         seed: Seed = 0,
         resume: Resume = False,
+        start: Start = None,
         max_steps: MaxSteps = None,
     ) -> None:
-        run(_settings(work, minutes, device, seed, resume, max_steps))
+        settings = _settings(work, minutes, device, seed)
+        run(replace(settings, resume=resume, start=start, max_steps=max_steps))
 
 
 for _run, _minutes in ((_tokenizer, 3), (_flow, 15), (_hift, 20), (_talker, 5)):
@@ -130,7 +136,7 @@ def every(
     from duologue.training.schedule import Order, run_all
 
     # Before any stage begins: a device that is not there, a folder that cannot be made.
-    _settings(work, minutes, device, seed, False, None)
+    _settings(work, minutes, device, seed)
     order = Order(work, voice, device, jobs, seed)
     asyncio.run(run_all(work, minutes, order.command))
 
@@ -138,7 +144,7 @@ def every(
 @train_app.command()
 def voice(work: Work = WORK) -> None:
     """Choose the voice's prompt from held-out speech, and write that for benchmarks."""
-    settings = _settings(work, 0, "cpu", 0, False, None)
+    settings = _settings(work, 0, "cpu", 0)
     from duologue.token2wav.config import EMBEDDED
     from duologue.training.speech import load_speech
     from duologue.training.voice import write_held, write_voice
@@ -187,9 +193,7 @@ def plot(
     typer.echo(str(output))
 
 
-def _settings(
-    work: Path, minutes: float, device: str, seed: int, resume: bool, max_steps: int | None
-) -> "Settings":
+def _settings(work: Path, minutes: float, device: str, seed: int) -> "Settings":
     try:
         import torch
     except ImportError as error:
@@ -206,4 +210,4 @@ def _settings(
         torch.set_float32_matmul_precision("high")
         torch.backends.cudnn.allow_tf32 = True
     work.mkdir(parents=True, exist_ok=True)
-    return Settings(work, minutes, chosen, seed, resume, max_steps)
+    return Settings(work, minutes, chosen, seed)

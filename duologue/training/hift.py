@@ -71,6 +71,8 @@ class Recipe:
 
 
 RECIPE = Recipe()
+WARM = Recipe(peak=3e-4, adversarial_from=0.0, own_f0=(-1.0, 0.0), rough_from=0.0)
+"""For a vocoder that speaks already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +194,12 @@ class HiftStage:
         self.average.model.load_state_dict(state["average"])
         for step, saved in zip(self._owners(), state["optimizers"], strict=True):
             step.load_state(saved)
+
+    def load_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Vocoder and average; the discriminators begin anew."""
+        weights = {name.removeprefix("hift."): tensor for name, tensor in weights.items()}
+        for model in (self.model, self.average.model):
+            model.load_state_dict(weights)
 
     def _owners(self) -> list[Step]:
         return [self.steps["alone"], self.steps["critics"]]
@@ -333,7 +341,8 @@ def train_hift(
     speech: Speech,
     settings: Settings,
     config: HiftConfig = EMBEDDED.hift,
-    recipe: Recipe = RECIPE,
+    recipe: Recipe | None = None,
 ) -> Path:
     """Train; WORK/hift.safetensors."""
+    recipe = recipe or (RECIPE if settings.start is None else WARM)
     return train(HiftStage(speech, settings, config, recipe), settings)

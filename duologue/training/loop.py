@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from safetensors.torch import save_file
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from duologue.errors import EngineError
+from duologue.errors import EngineError, UsageError
 
 WARM_UP = 300
 """Steps over which the learning rate rises."""
@@ -39,6 +40,7 @@ class Settings:
         device: Where.
         seed: Of weights and batches.
         resume: Whether to go on from the stage's last checkpoint.
+        start: Weights to begin with, as the stage writes them; None for random ones.
         max_steps: Ends earlier; None for by the clock alone.
     """
 
@@ -47,6 +49,7 @@ class Settings:
     device: torch.device
     seed: int = 0
     resume: bool = False
+    start: Path | None = None
     max_steps: int | None = None
 
 
@@ -87,6 +90,10 @@ class Stage(Protocol):
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a state."""
+        ...
+
+    def load_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Begin with these instead of random ones."""
         ...
 
 
@@ -314,6 +321,11 @@ class OneModel:
         self.average.model.load_state_dict(state["average"])
         self._step.load_state(state["optimizer"])
 
+    def load_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Model and average alike."""
+        for model in (self.task.model, self.average.model):
+            self.task.shipped(model).load_state_dict(weights)
+
 
 def train(stage: Stage, settings: Settings) -> Path:
     """Run a stage to the end of its time.
@@ -322,6 +334,7 @@ def train(stage: Stage, settings: Settings) -> Path:
         WORK/<stage>.safetensors, which is renewed every minute.
 
     Raises:
+        UsageError: the weights to begin with are of another model.
         EngineError: the loss is no number any more.
     """
     run = _Run(stage, settings)
@@ -331,6 +344,16 @@ def train(stage: Stage, settings: Settings) -> Path:
         run.stepped()
     run.look()
     return run.save()
+
+
+def _begin_with(stage: Stage, path: Path) -> None:
+    try:
+        stage.load_weights(load_file(path))
+    except (OSError, SafetensorError, RuntimeError) as error:
+        raise UsageError(
+            f"--start: {path} does not hold the weights of {stage.name!r}, expected what "
+            f"`duologue train {stage.name}` writes: {error}"
+        ) from error
 
 
 class _Run:
@@ -348,6 +371,8 @@ class _Run:
             stage.load_state(state["stage"])
             self.count = state["count"]
             self._began -= state["seconds"]
+        elif settings.start is not None:
+            _begin_with(stage, settings.start)
         stage.prepare()
         self._logged = self._looked = self._saved = self.seconds()
 

@@ -134,6 +134,9 @@ def test_it_saves_what_loads_and_goes_on(speech, tmp_path):
     assert path == first and all(torch.equal(saved[name], again[name]) for name in saved)
     lines = (tmp_path / "hift.log.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [2, 2]
+    begun = Settings(tmp_path / "begun", 0.0, torch.device("cpu"), start=path)
+    begun_with = load_file(train_hift(speech, begun, CONFIG, RECIPE))
+    assert same(list(begun_with.values()), list(load_file(path).values()))
     vocoder = HiFT(CONFIG)
     tensors = {name.removeprefix("hift."): t for name, t in load_file(path).items()}
     vocoder.load_state_dict(tensors)

@@ -4,10 +4,10 @@ import json
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save
 from torch import nn
 
-from duologue.errors import EngineError
+from duologue.errors import EngineError, UsageError
 from duologue.training.loop import OneModel, Settings, Step, rate_at, train
 from tests.training.made import CPU
 
@@ -70,6 +70,21 @@ def test_resuming_goes_on_where_it_was(tmp_path):
     # The learning rate goes by the clock, which is not the same twice.
     for name, tensor in whole["stage"]["model"].items():
         torch.testing.assert_close(parts["stage"]["model"][name], tensor, rtol=1e-3, atol=1e-4)
+
+
+def test_a_stage_begins_with_given_weights(tmp_path):
+    first = train(OneModel(Line()), settings(tmp_path / "one", 40))
+    again = train(OneModel(Line()), Settings(tmp_path / "two", 0.0, CPU, start=first))
+    assert load_file(again) == load_file(first)
+
+
+@pytest.mark.parametrize("content", [None, b"no weights", save({"other": torch.zeros(1)})])
+def test_weights_of_another_model_are_refused(tmp_path, content):
+    path = tmp_path / "start.safetensors"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(UsageError, match=r"--start: .*start.safetensors .* 'line'"):
+        train(OneModel(Line()), settings(tmp_path, 1, start=path))
 
 
 def test_a_loss_that_is_no_number_ends_the_stage(tmp_path):
