@@ -1,8 +1,12 @@
-"""How many phone calls one core holds: paced callers on one core, the phone on another.
+"""How many calls one core holds: paced callers on one core, the phone or the room on another.
 
 A call holds if no sound of an answer comes more than 100 ms after it had to be played. Kinds:
 `echo` is the transport alone; `graph` the whole pipeline with VAD, its models replaced by stubs
-that take no time; `embedded` the embedded models.
+that take no time; `embedded` the embedded models. Those are phone calls; `room-echo` and
+`room-graph` are WebRTC calls, whose bot says a tone: a real voice's pauses could not be told from
+gaps. Callers cut in on every second answer: `stop_ms` is from the onset of their words to the clear
+that the phone is sent, or to the first silence in the room. Where `callers_percent` nears 100, the
+callers are late, not the server.
 
     python -m benchmarks.calls [--kind graph] [--calls N ...] [--seconds S] [--json]
 """
@@ -34,6 +38,7 @@ from streamdouble import g711
 from streamdouble.audio import frame_ulaw
 from websockets.asyncio.client import ClientConnection, connect
 
+from benchmarks import call_rooms
 from bots.models import Models, load_models
 from bots.phone import Gate, Phone, make_server
 from bots.phone_line import RATE_HZ, LineTransport
@@ -53,7 +58,13 @@ UNDERRUN_S = 0.1
 QUIET_S = 2.0
 BARGE_IN_S = 1.5
 ANSWER = "the ocean is large and deep and many animals live there all year long as they always did."
-CALLS = {"echo": [20, 40, 50], "graph": [5, 10, 15, 20], "embedded": [1, 2]}
+CALLS = {
+    "echo": [20, 40, 50],
+    "graph": [5, 10, 15, 20],
+    "embedded": [1, 2],
+    "room-echo": [2, 4, 6, 8],
+    "room-graph": [2, 4, 6],
+}
 
 
 class StubAsr:
@@ -101,9 +112,9 @@ class EchoPhone(Phone):
 
 
 async def serve(kind: str, port: int) -> None:
-    """The phone, until its process is ended."""
+    """The phone or the room, until its process is ended."""
     logger.remove()
-    limits = LimitsConfig(sessions=1000)
+    room = kind.startswith("room-")
     if kind == "embedded":
         config = load_config(ROOT / "bots/configs/embedded.yaml").model_copy(
             update={"limits": LimitsConfig(sessions=8)}
@@ -111,11 +122,16 @@ async def serve(kind: str, port: int) -> None:
         models = await load_models(config)
     else:
         turn = TurnConfig(end="speech-timeout", silence_s=0.5, speculate=False)
+        limits = LimitsConfig(sessions=1000, connecting=1000, calls_per_minute=100_000)
         config = BotConfig(limits=limits, turn=turn)
-        models = Models(StubAsr(), StubLm(), FakeVoice(0.25))  # type: ignore[arg-type]
+        voice = (call_rooms.ToneVoice if room else FakeVoice)(0.25)
+        models = Models(StubAsr(), StubLm(), voice)  # type: ignore[arg-type]
         # As `load_models` does.
         gc.collect()
         gc.freeze()
+    if room:
+        await call_rooms.serve(models, config, port, echo=kind == "room-echo")
+        return
     phone = (EchoPhone if kind == "echo" else Phone)(models, config)
     await make_server(phone, Gate(config.phone, None)).serve([listen("127.0.0.1", port)])
 
@@ -127,7 +143,7 @@ class Heard:
     Attributes:
         late_s: By how much each of the late sounds missed its time.
         replies_s: End of the question to first sound.
-        stops_s: Onset of an interruption to the clear.
+        stops_s: Onset of an interruption to the bot's silence.
         audio_s: Of the bot.
     """
 
@@ -138,12 +154,27 @@ class Heard:
 
 
 class Caller:
-    """Asks, listens, asks again; interrupts every second answer."""
+    """Asks, listens, asks again; interrupts every second answer.
 
-    def __init__(self, clip: Clip, *, echo: bool):
+    Args:
+        clip: The question.
+        echo: It is said for ever.
+        frames: The question, or what is to be echoed, in pieces of 20 ms; for a phone by default.
+        silence: 20 ms of it.
+    """
+
+    def __init__(
+        self,
+        clip: Clip,
+        *,
+        echo: bool,
+        frames: list[bytes] | None = None,
+        silence: bytes = b"\xff" * 160,
+    ):
         self.heard = Heard()
         samples = resample(clip.samples, 48_000, RATE_HZ)
-        self._frames = frame_ulaw(g711.encode(np.round(samples * 32767)))
+        self._frames = frames or frame_ulaw(g711.encode(np.round(samples * 32767)))
+        self._silence = silence
         self._clip, self._echo = clip, echo
         self._asked: list[bytes] = []
         self._end_s = self._ends_s = self._last_s = 0.0
@@ -159,7 +190,7 @@ class Caller:
             self._asks += 1
             self._asked = list(self._frames)
             self._end_s = now_s + self._clip.end_s
-        return self._asked.pop(0) if self._asked else b"\xff" * 160
+        return self._asked.pop(0) if self._asked else self._silence
 
     def _may_ask(self, now_s: float) -> bool:
         if self._began_s and self._asks % 2 and now_s - self._began_s > BARGE_IN_S:
@@ -176,22 +207,32 @@ class Caller:
         """Hear; returns the mark to send back."""
         match message["event"]:
             case "media":
-                self._hear(len(base64.b64decode(message["media"]["payload"])) / RATE_HZ, now_s)
+                self.hear(len(base64.b64decode(message["media"]["payload"])) / RATE_HZ, now_s)
             case "clear":
-                if self._stop_s:
-                    self.heard.stops_s.append(now_s - self._stop_s)
-                self._stop_s = self._began_s = None
-                self._ends_s = 0.0
+                self.cleared(now_s)
             case "mark":
                 return message
         return None
 
-    def _hear(self, seconds: float, now_s: float) -> None:
+    def interrupts(self, now_s: float) -> bool:
+        """Whether words have begun that are to silence the bot, and have not yet."""
+        return self._stop_s is not None and now_s >= self._stop_s
+
+    def cleared(self, now_s: float) -> None:
+        """The bot is silent, of its own accord."""
+        if self._stop_s:
+            self.heard.stops_s.append(now_s - self._stop_s)
+        self._stop_s = self._began_s = None
+        self._ends_s = 0.0
+
+    def hear(self, seconds: float, now_s: float) -> None:
+        """So much of the bot has come."""
         late_s = now_s - self._ends_s
         if self._ends_s and UNDERRUN_S < late_s < QUIET_S:
             self.heard.late_s.append(late_s)
         if now_s - self._last_s > QUIET_S:
-            self._began_s = now_s
+            # What has not silenced the bot by now no longer will.
+            self._began_s, self._stop_s = now_s, None
             if self._end_s and not self._echo:
                 self.heard.replies_s.append(now_s - self._end_s)
         self._ends_s = max(self._ends_s, now_s) + seconds
@@ -222,21 +263,36 @@ async def listen_to(line: ClientConnection, caller: Caller) -> None:
             await line.send(json.dumps(mark))
 
 
-async def measure(kind: str, calls: int, seconds: float, server: psutil.Process, url: str):
-    """So many calls at once: what their callers heard, and what the phone used."""
+def make_caller(kind: str, clip: Clip) -> Caller:
+    """A caller for this kind; the echo of a room is one of a tone, whose gaps can be heard."""
+    echo = kind.endswith("echo")
+    if not kind.startswith("room-"):
+        return Caller(clip, echo=echo)
+    samples = call_rooms.tone(48_000, 48_000) if echo else clip.samples
+    said = call_rooms.frames(samples)
+    return Caller(clip, echo=echo, frames=said, silence=call_rooms.SILENCE)
+
+
+async def measure(kind: str, calls: int, seconds: float, server: psutil.Process, port: int):
+    """So many calls at once: what their callers heard, and what the server used."""
     clip = read_labels(QUESTIONS)[1].clip()
-    callers = [Caller(clip, echo=kind == "echo") for _ in range(calls)]
+    callers = [make_caller(kind, clip) for _ in range(calls)]
     until_s = time.monotonic() + seconds + calls * 0.05
-    before, began_s = server.cpu_times(), time.monotonic()
+    processes = server, psutil.Process()
+    before, began_s = [used_s(process) for process in processes], time.monotonic()
     jobs = []
     for number, caller in enumerate(callers):
-        jobs.append(asyncio.create_task(call(url, number, caller, until_s)))
+        if kind.startswith("room-"):
+            job = call_rooms.call(f"http://127.0.0.1:{port}", caller, until_s)
+        else:
+            job = call(f"ws://127.0.0.1:{port}/ws", number, caller, until_s)
+        jobs.append(asyncio.create_task(job))
         await asyncio.sleep(0.05)
     await asyncio.gather(*jobs)
-    after, spent_s = server.cpu_times(), time.monotonic() - began_s
+    spent_s = time.monotonic() - began_s
+    used = [used_s(process) - then for process, then in zip(processes, before, strict=True)]
     heard = [caller.heard for caller in callers]
     late = [late for one in heard for late in one.late_s]
-    used_s = after.user + after.system - before.user - before.system
     return {
         "kind": kind,
         "calls": calls,
@@ -244,11 +300,18 @@ async def measure(kind: str, calls: int, seconds: float, server: psutil.Process,
         "silent_calls": sum(not one.audio_s for one in heard),
         "underruns": len(late),
         "worst_underrun_ms": round(1000 * max(late, default=0)),
-        "cpu_percent": round(100 * used_s / spent_s),
+        "cpu_percent": round(100 * used[0] / spent_s),
+        "callers_percent": round(100 * used[1] / spent_s),
         "rss_mb": round(server.memory_info().rss / 1e6),
         "reply_ms": percentiles([x for one in heard for x in one.replies_s]),
         "stop_ms": percentiles([x for one in heard for x in one.stops_s]),
     }
+
+
+def used_s(process: psutil.Process) -> float:
+    """CPU seconds since it began."""
+    times = process.cpu_times()
+    return times.user + times.system
 
 
 def percentiles(seconds: list[float]) -> dict[str, float] | None:
@@ -260,8 +323,8 @@ def percentiles(seconds: list[float]) -> dict[str, float] | None:
 
 
 @contextlib.contextmanager
-def phone(kind: str, port: int):
-    """The phone in a process of its own, on the first core; yields its process once it answers."""
+def serving(kind: str, port: int):
+    """The server in a process of its own, on the first core; yields its process once it answers."""
     cores = sorted(os.sched_getaffinity(0))
     command = [sys.executable, "-m", "benchmarks.calls", "--serve", kind, "--port", str(port)]
     process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
@@ -284,7 +347,7 @@ def wait_until_open(port: int, process: subprocess.Popen) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Measure concurrent phone calls.")
+    parser = argparse.ArgumentParser(description="Measure concurrent calls.")
     parser.add_argument("--kind", choices=list(CALLS), action="append")
     parser.add_argument("--calls", type=int, nargs="+", help="how many at once")
     parser.add_argument("--seconds", type=float, default=20)
@@ -298,10 +361,9 @@ def main() -> None:
     logger.remove()
     found = []
     for kind in options.kind or CALLS:
-        with phone(kind, options.port) as server:
-            url = f"ws://127.0.0.1:{options.port}/ws"
+        with serving(kind, options.port) as server:
             for calls in options.calls or CALLS[kind]:
-                result = asyncio.run(measure(kind, calls, options.seconds, server, url))
+                result = asyncio.run(measure(kind, calls, options.seconds, server, options.port))
                 found.append(result)
                 print(json.dumps(result), file=sys.stderr)
     if options.json:

@@ -23,7 +23,8 @@ from bots.assembly import Channel, build_session, load_listening
 from bots.models import Models, load_models
 from bots.ops import add_ops
 from bots.phone_auth import Secrets, Tokens
-from bots.phone_line import LEAD_S, RATE_HZ, LineSerializer, LineTransport, answer
+from bots.phone_line import LEAD_S, RATE_HZ, LineSerializer, LineTransport
+from bots.phone_start import Lobby, Start
 from bots.room_http import BodyLimit
 from bots.stopping import DrainingServer
 from duologue import metrics
@@ -108,39 +109,39 @@ class Phone:
     def __init__(self, models: Models, config: BotConfig):
         self.config = config
         self.lines = Places(config.limits.sessions, "line")
+        self._lobby = Lobby(config.limits.connecting)
         self._models = models
         self._ends: set[asyncio.Event] = set()
         self._tidying: asyncio.TimerHandle | None = None
 
     async def call(self, websocket: WebSocket, call_id: str | None) -> None:
-        """Hold one call, until either side ends it.
+        """Hold one call, until either side ends it; one that cannot be held is told why.
+
+        A stream takes a line once it has said which call it is; one that is refused gives the line
+        back before it is told. A peer that is slow at either keeps nobody else out.
 
         Args:
             websocket: The stream, not accepted yet.
             call_id: The call that it has to be; None for any.
-
-        Raises:
-            CapacityError: every line is taken.
         """
-        ended = asyncio.Event()
-        with self.lines.take():
-            self._ends.add(ended)
-            try:
-                await websocket.accept()
-                provider, call = await answer(websocket)
-                if call_id is not None and call.call_id != call_id:
-                    raise InputError("the stream is not of the call that its URL was made for")
-                logger.info(f"call {call.call_id} by {provider}, stream {call.stream_id}")
-                await self._converse(websocket, LineSerializer(provider, call, ended), ended)
-            except InputError as error:
-                logger.warning(f"a call is refused: {error}")
-                await _close(websocket, 1008, str(error))
-            except Exception:
-                logger.exception("a call failed")
-                await _close(websocket, 1011, "The call could not be held.")
-            finally:
-                self._ends.discard(ended)
-                self._tidy_soon()
+        try:
+            await websocket.accept()
+            self.lines.check()
+            start = await self._lobby.start_of(websocket)
+            if call_id is not None and start.call_id != call_id:
+                raise InputError("the stream is not of the call that its URL was made for")
+            with self.lines.take():
+                logger.info(f"call {start.call_id} by {start.provider}, stream {start.stream_id}")
+                await self._hold(websocket, start)
+        except InputError as error:
+            logger.warning(f"a call is refused: {error}")
+            await _close(websocket, 1008, str(error))
+        except CapacityError as error:
+            metrics.refused("phone")
+            await _close(websocket, TRY_AGAIN, str(error))
+        except Exception:
+            logger.exception("a call failed")
+            await _close(websocket, 1011, "The call could not be held.")
 
     async def close(self) -> None:
         """Take no more calls, let those that run end for `limits.drain_s`, then end them."""
@@ -159,6 +160,18 @@ class Phone:
         loop = asyncio.get_running_loop()
         if self._tidying is None or self._tidying.when() < loop.time():
             self._tidying = loop.call_later(TIDY_S, gc.collect)
+
+    async def _hold(self, websocket: WebSocket, start: Start) -> None:
+        ended = asyncio.Event()
+        line = LineSerializer(start, ended)
+        self._ends.add(ended)
+        try:
+            await self._converse(websocket, line, ended)
+        finally:
+            self._ends.discard(ended)
+            self._tidy_soon()
+        if line.refusal:
+            raise InputError(line.refusal)
 
     async def _converse(
         self, websocket: WebSocket, line: LineSerializer, ended: asyncio.Event
@@ -216,8 +229,7 @@ async def _end_when_over(
         with suppress(TimeoutError):
             await asyncio.wait_for(ended.wait(), CHECK_S)
     if line.refusal:
-        logger.warning(f"a call is ended: {line.refusal}")
-        await transport.refuse(line.refusal)
+        transport.stay_open()
     await worker.cancel()
 
 
@@ -257,12 +269,7 @@ def create_app(phone: Phone, gate: Gate) -> FastAPI:
             # Closing before accepting answers 403.
             await websocket.close()
             return
-        try:
-            await phone.call(websocket, call_id)
-        except CapacityError as error:
-            metrics.refused("phone")
-            await websocket.accept()
-            await websocket.close(TRY_AGAIN, str(error))
+        await phone.call(websocket, call_id)
 
     return app
 

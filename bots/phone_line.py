@@ -22,8 +22,6 @@ from pipecat.frames.frames import (
     OutputTransportMessageUrgentFrame,
 )
 from pipecat.processors.frame_processor import FrameDirection, FrameProcessorSetup
-from pipecat.runner.types import CallData
-from pipecat.runner.utils import parse_telephony_websocket
 from pipecat.serializers.base_serializer import FrameSerializer
 from pipecat.serializers.plivo import PlivoFrameSerializer
 from pipecat.serializers.telnyx import TelnyxFrameSerializer
@@ -36,6 +34,7 @@ from pipecat.transports.websocket.fastapi import (
 )
 from pydantic import BaseModel, Field, ValidationError
 
+from bots.phone_start import Start
 from duologue.errors import InputError
 from processors.frames import HoldFrame
 
@@ -46,8 +45,6 @@ MARK_EVERY_S = 0.2
 MAX_MARKS = 50
 FIRST_DELAY_S, MAX_DELAY_S = 0.1, 2.0
 """Between the sending of a sound and its playing: until a mark tells, and what is believed."""
-START_S = 10.0
-"""A stream says which call it is within this time."""
 SLACK_S = 5.0
 """So much more audio than time may come, after a stall of the network."""
 LEAK = 1.1
@@ -185,8 +182,7 @@ class LineSerializer(FrameSerializer):
     """One of pipecat's serializers, with marks, clears where they are needed, and bounds.
 
     Args:
-        provider: "twilio", "telnyx" or "plivo".
-        call: The stream's own account of itself.
+        start: The stream's own account of itself.
         ended: Set once the provider says that the stream ends.
 
     Attributes:
@@ -195,11 +191,11 @@ class LineSerializer(FrameSerializer):
         refusal: Why no more is read.
     """
 
-    def __init__(self, provider: str, call: CallData, ended: asyncio.Event):
+    def __init__(self, start: Start, ended: asyncio.Event):
         super().__init__()
-        self._inner = _serializer(provider, call)
-        self._provider = provider
-        self._stream_id = call.stream_id
+        self._inner = _serializer(start)
+        self._provider = start.provider
+        self._stream_id = start.stream_id
         self.playback = Playback()
         self.intake = Intake()
         self._ended = ended
@@ -255,40 +251,20 @@ class LineSerializer(FrameSerializer):
         return mark | ({"streamSid": self._stream_id} if self._provider == "twilio" else {})
 
 
-def _serializer(provider: str, call: CallData) -> FrameSerializer:
+def _serializer(start: Start) -> FrameSerializer:
     # The stream's end hangs up, so that no account's key is needed. A jittery line is one stream:
     # its resampler forgets nothing in a pause.
     params: dict[str, Any] = {"auto_hang_up": False, "resampler_clear_after_secs": None}
-    stream_id, call_id = call.stream_id or "", call.call_id
-    if provider == "plivo":
+    stream_id, call_id = start.stream_id, start.call_id
+    if start.provider == "plivo":
         kind = PlivoFrameSerializer
         return kind(stream_id, call_id, params=kind.InputParams(**params))
-    if provider == "telnyx":
-        encoding = str(call.get("outbound_encoding") or "PCMU")
+    if start.provider == "telnyx":
         kind = TelnyxFrameSerializer
         settings = kind.InputParams(**params)
-        return kind(stream_id, encoding, encoding, call_id, params=settings)
+        return kind(stream_id, start.encoding, start.encoding, call_id, params=settings)
     kind = TwilioFrameSerializer
     return kind(stream_id, call_id, params=kind.InputParams(**params))
-
-
-async def answer(websocket: WebSocket) -> tuple[str, CallData]:
-    """Read a stream's first messages: the provider and the call.
-
-    Raises:
-        InputError: none came in START_S, or they are of no provider that is known.
-    """
-    try:
-        async with asyncio.timeout(START_S):
-            provider, call = await parse_telephony_websocket(websocket)
-    except TimeoutError:
-        raise InputError(f"expected a start message, none came within {START_S:g} s") from None
-    except Exception as error:
-        raise InputError(f"expected a start message, found what cannot be read: {error}") from error
-    known = provider in ("twilio", "telnyx", "plivo") and call.stream_id and call.call_id
-    if not known or call.get("outbound_encoding") not in (None, "PCMU", "PCMA"):
-        raise InputError("expected the start message of a Twilio, Telnyx or Plivo stream")
-    return provider, call
 
 
 class LineOutput(FastAPIWebsocketOutputTransport):
@@ -354,9 +330,7 @@ class LineTransport(FastAPIWebsocketTransport):
         )
         super().__init__(websocket, params)
         self._output = LineOutput(self, self._client, params, serializer)
-        self._websocket = websocket
 
-    async def refuse(self, reason: str) -> None:
-        """Close the stream for what it did; pipecat itself closes without a reason."""
+    def stay_open(self) -> None:
+        """Leave it to the caller to close the stream, and to say why: pipecat says nothing."""
         self._client._closing = True
-        await self._websocket.close(1008, reason)

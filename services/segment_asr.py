@@ -178,10 +178,11 @@ class SegmentASR(SegmentedSTTService):
         yield frame
 
     async def cleanup(self):
-        """Stop looking at unfinished speech."""
+        """Stop recognising. A session that ends while it starts is only cleaned up."""
+        await super().cleanup()
         await self._stop_interims()
         self._drop_early()
-        await super().cleanup()
+        await self._cancel_segment_task()
 
     def _follow_pauses(self, frame: InputAudioRawFrame) -> None:
         """Recognise at the first sign of a pause what the VAD will call finished a moment later.

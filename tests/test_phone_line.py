@@ -12,7 +12,6 @@ from pipecat.frames.frames import (
     InterruptionFrame,
     OutputAudioRawFrame,
 )
-from pipecat.runner.types import CallData, TelnyxCallData
 
 from bots.phone_line import (
     FIRST_DELAY_S,
@@ -24,6 +23,7 @@ from bots.phone_line import (
     LineSerializer,
     Playback,
 )
+from bots.phone_start import Start
 from duologue.errors import InputError
 from processors.frames import HoldFrame
 from tests.fakes import ManualClock
@@ -111,11 +111,7 @@ def test_real_time_with_stalls_is_taken_for_ever_and_more_is_not(clock):
             intake.take(0.02)
 
 
-PROVIDERS = {
-    "twilio": CallData(stream_id="S1", call_id="C1"),
-    "telnyx": TelnyxCallData(stream_id="S1", call_id="C1", outbound_encoding="PCMU"),
-    "plivo": CallData(stream_id="S1", call_id="C1"),
-}
+PROVIDERS = ("twilio", "telnyx", "plivo")
 
 
 class Rates:
@@ -125,7 +121,7 @@ class Rates:
 
 @pytest.fixture
 async def serializer(request):
-    line = LineSerializer(request.param, PROVIDERS[request.param], asyncio.Event())
+    line = LineSerializer(Start(request.param, "S1", "C1"), asyncio.Event())
     await line.setup(Rates())  # type: ignore[arg-type]
     return line
 

@@ -141,13 +141,17 @@ async def test_h3_a_million_fragments_of_one_byte(talking):
     await harmless(call, attack())
 
 
-async def test_h3_endless_audio(talking):
+@pytest.mark.parametrize(
+    "second", [json.dumps({"event": "media", "media": {"payload": "/" * 10_664}}), bytes(16_000)]
+)
+async def test_h3_endless_audio(talking, second):
+    """As messages of the protocol, and as raw PCM, which is none of it."""
     line, call = talking
-    second = json.dumps({"event": "media", "media": {"payload": "/" * 10_664}})
 
     async def attack() -> None:
         code, reason = await closing(f"{line.ws}/ws", *[second] * 1000)
         assert (code, "real time" in (reason or "")) == (1008, True)
+        assert line.phone.lines.taken == 1
 
     await harmless(call, attack())
 
@@ -194,6 +198,7 @@ async def test_f7_a_half_closed_stream_does_not_hold_up_the_end(whisper):
     async with open_line(whisper, config=set_up(greeting=COUNT)) as line:
         raw = await asyncio.to_thread(socket.create_connection, ("127.0.0.1", line.port))
         raw.sendall(UPGRADE)
+        assert b" 101 " in await asyncio.to_thread(raw.recv, 1000)
         for message in start():
             raw.sendall(masked(json.dumps(message).encode()))
         async with asyncio.timeout(5):
