@@ -23,7 +23,7 @@ from duologue.errors import EngineError
 tops = {path.parts[0] for path in files("duologue") if not path.parts[0].startswith("..")}
 assert tops == {"duologue", *(top for top in tops if top.endswith(".dist-info"))}, tops
 names = [module.name for module in pkgutil.walk_packages(duologue.__path__, "duologue.")]
-optional = [library for library in ("torch", "onnx", "triton") if find_spec(library) is None]
+optional = [library for library in ("torch", "onnx", "triton", "tritonclient") if find_spec(library) is None]
 imported = 0
 for name in names:
     try:

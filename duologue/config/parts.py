@@ -149,7 +149,9 @@ class Token2wavSection(Section):
     engine: Literal["onnx", "torch", "cudagraph", "tensorrt", "embedded", "remote"] = Field(
         default="cudagraph", description="What runs its graphs"
     )
-    urls: list[str] = Field(default=[], description="Speech servers that engine remote asks")
+    urls: list[str] = Field(
+        default=[], description="Speech servers that engine remote asks: grpc(s):// or triton(s)://"
+    )
     voice: str = Field(default="embedded", description="As in `duologue voices list`")
     sessions: int = Field(default=8, ge=1, description="Utterances at once")
 

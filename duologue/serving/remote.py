@@ -2,8 +2,8 @@
 
     batcher = RemoteBatcher(["grpc://10.0.0.5:9000"])
 
-The servers are `duologue serve`, or the proxies of a cluster (deploy/ray). An utterance outlives
-the one that speaks it.
+The servers are `duologue serve`, the proxies of a cluster (deploy/ray) or Triton's (deploy/triton).
+An utterance outlives the one that speaks it.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from duologue.errors import ConfigError, UsageError
+from duologue.errors import ConfigError, EngineError, UsageError
 from duologue.serving.remote_call import Patience, RemoteSpeech
 from duologue.serving.remote_server import Server
 from duologue.token2wav.batch import Emit, Said
@@ -104,7 +104,8 @@ class RemoteBatcher:
     `Said.queue_s` and `step_s` are 0: the servers' own metrics have them.
 
     Args:
-        urls: `grpc://HOST:PORT` each, or `grpcs://` for TLS. Utterances begin on them in turn.
+        urls: `grpc://HOST:PORT` each, or `triton://HOST:PORT` of a Triton server; `grpcs://` and
+            `tritons://` for TLS. Utterances begin on them in turn.
         config: Sizes and rates of the model that they run.
         patience: How long to wait for them.
 
@@ -217,4 +218,14 @@ class RemoteBatcher:
 
 async def _connect(urls: Sequence[str]) -> list[Server]:
     """Channels belong to the loop that makes them."""
-    return [Server(url) for url in urls]
+    return [_server(url) for url in urls]
+
+
+def _server(url: str) -> Server:
+    if not url.startswith("triton"):
+        return Server(url)
+    try:
+        from duologue.serving.remote_triton import TritonServer
+    except ModuleNotFoundError as error:
+        raise EngineError(f"{url} needs {error.name}; run: pip install -e '.[triton]'") from error
+    return TritonServer(url)

@@ -54,12 +54,15 @@ class Server:
         ConfigError: not a URL of this form.
     """
 
+    schemes = ("grpc", "grpcs")
+    """Without and with TLS."""
+
     def __init__(self, url: str, environ: Mapping[str, str] = os.environ):
         self.url = url
-        parts = urlsplit(url)
-        if parts.scheme not in ("grpc", "grpcs") or not parts.netloc or parts.path.strip("/"):
-            raise ConfigError(f"url {url!r}: expected grpc://HOST:PORT, or grpcs:// for TLS")
-        if parts.scheme == "grpcs":
+        parts, (plain, tls) = urlsplit(url), self.schemes
+        if parts.scheme not in self.schemes or not parts.netloc or parts.path.strip("/"):
+            raise ConfigError(f"url {url!r}: expected {plain}://HOST:PORT, or {tls}:// for TLS")
+        if parts.scheme == tls:
             credentials = grpc.ssl_channel_credentials()
             self._channel = grpc.aio.secure_channel(parts.netloc, credentials)
         else:

@@ -1,0 +1,1 @@
+"""token2wav behind NVIDIA's Triton Inference Server."""
