@@ -218,7 +218,8 @@ def transcribe(
     samples = read_audio(source)
     whisper = Whisper(_model(model), language=lang, threads=2)
     texts, started = [], time.perf_counter()
-    with typer.progressbar(list(pieces(samples)), file=sys.stderr, hidden=as_json) as parts:
+    hidden = as_json or not sys.stderr.isatty()  # elsewhere a bar is an empty line
+    with typer.progressbar(list(pieces(samples)), file=sys.stderr, hidden=hidden) as parts:
         for part in parts:
             transcript = whisper.transcribe(part)
             if transcript.credible:
@@ -265,9 +266,10 @@ def doctor(as_json: AsJson = False) -> None:
     if as_json:
         typer.echo(json.dumps([check.to_dict() for check in checks], indent=2))
     else:
+        width = max(len(check.name) for check in checks) + 2
         for check in checks:
             mark = "ok  " if check.ok else ("-   " if check.optional else "MISS")
             advice = "" if check.ok else f"  -> {check.advice}"
-            typer.echo(f"{mark} {check.name:<28}{check.found}{advice}")
+            typer.echo(f"{mark} {check.name:<{width}}{check.found}{advice}")
     if not all(check.ok or check.optional for check in checks):
         raise typer.Exit(4)

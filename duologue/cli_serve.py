@@ -39,14 +39,17 @@ def serve(
     from duologue.serving.server import Ports
     from duologue.serving.server import serve as run
 
-    address = settings.serve.host
+    host = settings.serve.host
+    address = f"[{host}]" if ":" in host else host
     scheme = "https" if settings.serve.tls_cert else "http"
 
     def ready(ports: Ports) -> None:
-        typer.echo(f"gRPC on {address}:{ports.grpc}, {scheme}://{address}:{ports.http}", err=True)
+        grpc, http = f"{address}:{ports.grpc}", f"{scheme}://{address}:{ports.http}"
+        typer.echo(f"The server is ready: gRPC on {grpc}, HTTP on {http}", err=True)
 
     typer.echo("duologue serve: loading models; Ctrl-C ends it", err=True)
     asyncio.run(run(settings, ready=ready))
+    typer.echo("The server is closed.", err=True)
 
 
 def _path(config: str | None) -> Path:

@@ -107,6 +107,55 @@ def test_words_without_any_mark_are_parted_at_the_limit():
     assert all(len(part) <= 75 for part in parts)
 
 
+ENDLESS = {
+    "letters": "a" * 9999,
+    "words that lean on what follows": "of the " * 300,
+    "digits": "7" * 999,
+    "numbers": "1,234,567 " * 99,
+    "signs": "." * 999 + "?!" * 999 + "x" * 999,
+    "han and digits": "你1" * 300,
+    "an accent": "a" + "\u0301" * 999,
+    "blanks": "a" + " " * 999 + "b" + "\n" * 999 + "c",
+    "quotes": 'a "' + "'" * 999 + "b",
+    "no address": "https://" + "a" * 999,
+}
+
+
+@pytest.mark.parametrize("text", ENDLESS.values(), ids=ENDLESS)
+def test_text_without_a_place_to_cut_is_cut_all_the_same(text):
+    clauses = split(text)
+    assert all(len(clause.text) <= 330 for clause in clauses)
+    assert all(sum(map(str.isdigit, clause.text)) <= 66 for clause in clauses)
+    assert "".join("".join(clause.text.split()) for clause in clauses) == "".join(text.split())
+    assert all(text[clause.start : clause.end] == clause.text for clause in clauses)
+    assert split(*text) == clauses
+
+
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [
+        ("I am all for " + "a" * 999, "I am all for"),
+        ("of the Dr. Smith of the Dr. " + "b" * 999, "of the Dr. Smith of the"),
+        ("lib/python_x/" * 99, "lib/python_x/" * 25 + "lib/"),
+        ("1,000/" * 99, "1,000/" * 15),
+        ("cafe\u0301s" * 99, "cafe\u0301s" * 55),
+        ("x" + "👩\u200d👧" * 199, "x" + "👩\u200d👧" * 109),
+    ],
+)
+def test_such_a_cut_falls_where_it_disturbs_least(text, first):
+    assert texts(text)[0] == first
+
+
+def test_a_long_address_stays_whole():
+    """A voice says its host only."""
+    address = "https://example.com/" + "a" * 999
+    assert texts(f"See {address}?q=1 for more.") == ["See", f"{address}?q=1", "for more."]
+    assert texts(f"I see [it]({address}).") == ["I see", f"[it]({address})."]
+    splitter = ClauseSplitter()
+    assert splitter.feed(address) == []
+    assert splitter.flush() == [Clause(address, 0, len(address), True)]
+
+
 def test_a_full_stop_at_the_end_of_a_delta_waits():
     splitter = ClauseSplitter()
     assert splitter.feed("It costs about 4.") == []
@@ -177,6 +226,7 @@ FRAGMENTS = [
         "？",
     ),
     *(" ", "  ", "\n", "\n\n", "- ", "1. ", "a" * 30, "今天天气" * 6),
+    *("b" * 70, "7" * 12, " " * 30, '"' * 25, "…" * 25, "e\u0301", "https://a.com/"),
 ]
 turns = st.lists(st.sampled_from(FRAGMENTS), max_size=24).map("".join)
 LIMITS = {"first_min_chars": 6, "first_max_chars": 20, "min_chars": 8, "max_chars": 40}

@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
+import typer
 
-from duologue.cli import main
+from duologue.cli import app, main
 
 
 @pytest.fixture
@@ -33,9 +34,10 @@ def question(tmp_path, say) -> np.ndarray:
 def test_transcribe_says_what_was_said(run, tmp_path, question):
     path = tmp_path / "in.wav"
     soundfile.write(path, question, 16_000)
-    code, out, _ = run("transcribe", path, "--json")
-    assert code == 0
+    code, out, err = run("transcribe", path, "--json")
+    assert (code, err) == (0, "")
     assert json.loads(out)["text"] == "What is the capital of France?"
+    assert run("transcribe", path) == (0, "What is the capital of France?\n", "")
 
 
 @pytest.mark.parametrize(
@@ -149,6 +151,16 @@ def test_doctor_reports_every_part(run):
     assert checks["espeak-ng"]["ok"]
     assert checks["model smollm2-135m-instruct"]["found"] == "ready"
     assert checks["NVIDIA GPU"]["optional"]
+    shown = list(zip(run("doctor")[1].splitlines(), checks.values(), strict=True))
+    assert all(line[5:].startswith(f"{check['name']}  ") for line, check in shown)
+    assert len({line[5:].index(f"  {check['found']}") for line, check in shown}) == 1
+
+
+def test_every_command_is_in_a_document():
+    root = Path(__file__).parents[1]
+    documents = "".join(path.read_text() for path in [root / "README.md", *root.glob("docs/*.md")])
+    commands: dict = vars(typer.main.get_command(app))["commands"]
+    assert [name for name in commands if f"`duologue {name}" not in documents] == []
 
 
 def test_convert_writes_safetensors(run, tmp_path):

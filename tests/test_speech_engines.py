@@ -3,17 +3,20 @@
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import jiwer
 import numpy as np
+import psutil
 import pytest
 
 from duologue.asr.whisper import MAX_SPEECH_S, Whisper, pieces
 from duologue.audio.pcm import from_int16_bytes, resample, to_int16_bytes
 from duologue.audio.whisper_mel import log_mel
 from duologue.errors import EngineError, ModelError
+from duologue.models import ensure
 from duologue.tts.phonemes import Phonemizer
-from duologue.tts.piper import PiperVoice
+from duologue.tts.piper import MOST_IDS, PiperVoice, runs
 from duologue.tts.words import Word, spread, word_spans
 
 NORMAL = jiwer.Compose(
@@ -104,9 +107,65 @@ def test_the_voice_is_in_range_and_ends_in_silence(piper):
     assert len(piper.synthesize("").samples) == 0
 
 
-def test_speed_changes_the_length(piper):
-    from duologue.models import ensure
+def test_a_text_of_any_length_is_said_in_short_runs(piper, monkeypatch):
+    ran = []
 
+    def run(outputs, arrays):
+        ran.append(arrays["input"][0].tolist())
+        return session.run(outputs, arrays)
+
+    session = piper._session
+    monkeypatch.setattr(piper, "_session", SimpleNamespace(run=run))
+    text = "Sixteen plus or minus, or " * 24 + "o" * 400 + ", or done."
+    speech = piper.synthesize(text)
+    ids, ends = piper._phoneme_ids(text)
+    assert len(ids) > 3 * MOST_IDS
+    assert max(map(len, ran)) <= MOST_IDS
+    assert [one for run in ran for one in run[2:-1]] == ids[2:-1]
+    assert all((run[:2], run[-1:]) == (ids[:2], ids[-1:]) for run in ran)
+    at = [word.end_sample for word in speech.words]
+    assert len(at) == len(text.split()) and at == sorted(at)
+    # A comma's pause follows the last word but one, and speech takes its time.
+    assert 0.9 * len(speech.samples) < at[-1] <= len(speech.samples)
+    assert len(speech.samples) > 0.02 * len(ids) * piper.rate_hz / 2
+
+
+def test_runs_end_between_words_where_they_can():
+    word = [7, 0] * 100
+    ids = [1, 0, *(word + [3, 0]) * 3, *word, *word, *word, 4, 0, 3, 0, 2]
+    ends = [202, 404, 606, 1208]
+    assert [(len(run), inside) for run, inside in runs(ids, ends)] == [
+        (407, [202, 404]),
+        (205, [202]),
+        (500, []),
+        (110, [105]),
+    ]
+    assert list(runs(ids[:204] + [2], [202])) == [(ids[:204] + [2], [202])]
+
+
+def test_a_voice_keeps_no_memory_for_what_it_said_before():
+    voice = PiperVoice(ensure("piper-en_US-joe-medium"))
+    try:
+        text = "What the people over there had never really known about their house. " * 2
+        voice.synthesize(text)
+        before = psutil.Process().memory_info().rss
+        voice.synthesize(text)
+        assert psutil.Process().memory_info().rss - before < 30e6
+    finally:
+        voice.close()
+
+
+def test_no_letter_of_a_long_word_is_lost():
+    """espeak-ng itself drops what comes behind 160 bytes of a word."""
+    phonemizer = Phonemizer("en-us")
+    try:
+        [(once, _)], [(thrice, _)] = (phonemizer.clauses("mo" * count) for count in (40, 120))
+        assert thrice.split() == once.split() * 3
+    finally:
+        phonemizer.close()
+
+
+def test_speed_changes_the_length(piper):
     fast = PiperVoice(ensure("piper-en_US-joe-medium"), speed=1.6, lively=False)
     try:
         text = "This sentence is spoken at two speeds."

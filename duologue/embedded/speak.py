@@ -13,7 +13,7 @@ from duologue.errors import InputError
 from duologue.lm.engine import Ids, Request
 from duologue.lm.prompt import TextPart
 from duologue.talker.config import END, FIRST_CODE
-from duologue.talker.engine import TalkerEngine
+from duologue.talker.engine import PIECES, TalkerEngine
 from duologue.token2wav.stream import Utterance
 from duologue.tts.offline import spoken_clauses
 
@@ -77,7 +77,7 @@ async def speak(
             for place, clause in enumerate(clauses):
                 request = Request(
                     parts=(TextPart(clause),),
-                    max_tokens=package.manifest.talker.max_positions,
+                    max_tokens=PIECES * package.manifest.talker.max_positions,
                     temperature=temperature,
                     seed=(seed + place) % 2**64,
                 )

@@ -2,9 +2,9 @@
 
 import json
 from collections.abc import Iterable, Iterator
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, StrictInt, ValidationError, model_validator
+from pydantic import BaseModel, Field, StrictInt, ValidationError, model_validator
 
 from duologue.errors import EngineError, InputError
 from duologue.lm.chunks import (
@@ -27,7 +27,7 @@ def read_lines(lines: Iterable[str]) -> Iterator[Piece]:
     """What each line gives.
 
     A line is an id, or a chunk of a completion in JSON, with or without "data:" before it. Blank
-    lines, comments (":") and other fields of server-sent events are skipped.
+    lines, comments (":"), other fields of server-sent events and a byte order mark are skipped.
 
     Raises:
         InputError: another line.
@@ -35,23 +35,26 @@ def read_lines(lines: Iterable[str]) -> Iterator[Piece]:
     """
     stream = _Stream()
     for number, line in enumerate(lines, 1):
-        text = line.strip().removeprefix("data:").strip()
+        text = line.removeprefix("\ufeff" if number == 1 else "").strip()
+        text = text.removeprefix("data:").strip()
         if not text or text == "[DONE]" or text.startswith((":", "event:", "id:", "retry:")):
             continue
         try:
             value = json.loads(text)
         except (ValueError, RecursionError):
             value = text
-        if type(value) is int:
-            yield [value]
-            continue
         try:
-            yield from stream.read(value)
+            yield from stream.read({"token_id": value} if type(value) is int else value)
         except ValidationError as error:
+            begun = f"{text[:80]!r}{', and so on' if len(text) > 80 else ''}"
             raise InputError(
-                f"line {number} is {text[:80]!r}, expected an id or a completion's chunk in JSON"
+                f"line {number} is {begun}; expected an id of at most 64 bits, or a completion's "
+                "chunk in JSON"
             ) from error
     yield from stream.calls(whole=False)
+
+
+_Id = Annotated[StrictInt, Field(ge=-(2**63), lt=2**63)]
 
 
 # What servers add to these fields is of no concern here, so unlike our own files they may.
@@ -60,11 +63,11 @@ class _Delta(BaseModel):
     text: Words | None = None
     tts_content: Spoken | None = None
     tool_calls: list[CallPiece] | None = None
-    token_ids: list[StrictInt] | None = None
+    token_ids: list[_Id] | None = None
     """The ids of vLLM."""
-    tokens: list[StrictInt] | None = None
+    tokens: list[_Id] | None = None
     """The ids of llama.cpp."""
-    token_id: StrictInt | None = None
+    token_id: _Id | None = None
     """The id of GLM-4-Voice's server."""
 
     def ids(self) -> list[int]:

@@ -4,6 +4,7 @@ Its sequence is `TEXT`, the bytes of a clause, `SPEECH`, the clause's speech tok
 """
 
 import re
+import textwrap
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -54,6 +55,26 @@ def text_ids(text: str) -> list[int]:
     Numbers are words, letters are small but in acronyms, and what is no letter or common mark is a
     space.
     """
+    return _prompt(_letters(text))
+
+
+def prompts(text: str, most: int) -> list[list[int]]:
+    """The prompts of a text of any length, as `text_ids`, in order.
+
+    It is cut between words, within a word only where that alone is longer.
+
+    Args:
+        text: One clause, or a longer one that no mark parts.
+        most: Ids of a prompt.
+    """
+    parts = textwrap.wrap(_letters(text), most - 2, break_on_hyphens=False)
+    return [_prompt(part) for part in parts or [""]]
+
+
+def _letters(text: str) -> str:
     known = _UNKNOWN.sub(" ", spell_digits(text).replace("’", "'"))  # noqa: RUF001
-    words = [word if _ACRONYM.match(word) else word.lower() for word in known.split()]
-    return [TEXT, *" ".join(words).encode(), SPEECH]
+    return " ".join(word if _ACRONYM.match(word) else word.lower() for word in known.split())
+
+
+def _prompt(letters: str) -> list[int]:
+    return [TEXT, *letters.encode(), SPEECH]

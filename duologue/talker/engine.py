@@ -11,6 +11,7 @@ import threading
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -25,11 +26,14 @@ from duologue.errors import (
 )
 from duologue.lm.engine import Capabilities, Finish, Ids, Message, Request, Step
 from duologue.lm.prompt import IdsPart, Part, TextPart
-from duologue.talker.config import END, FIRST_CODE, TalkerConfig, text_ids
+from duologue.metrics import STATE
+from duologue.talker.config import END, FIRST_CODE, TalkerConfig, prompts
 from duologue.talker.sampling import Sampling, draw, lengths, uniforms
 from duologue.token2wav.ports import Signature
 
 TOP_K = 20
+PIECES = 8
+"""Of a text that does not fit beside its own speech; they are said one after another."""
 
 
 def signature(config: TalkerConfig) -> Signature:
@@ -52,6 +56,8 @@ def signature(config: TalkerConfig) -> Signature:
 
 class TalkerEngine:
     """Answers raw prompts: the text of one clause, or its ids as `text_ids` makes them.
+
+    A text that is long for the model's positions is said in up to `PIECES` pieces.
 
     Args:
         graph: See `signature`.
@@ -76,6 +82,13 @@ class TalkerEngine:
         self._closed = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._work, name="talker", daemon=True)
+        STATE.watch("talker", self)
+
+    @property
+    def state_bytes(self) -> dict[str, int]:
+        """Memory of the keys and values of the requests under way."""
+        with self._changed:
+            return {"sessions": sum(job.state_bytes for job in self._jobs)}
 
     async def stream(self, request: Request) -> AsyncIterator[Step]:
         """See `Engine.stream`.
@@ -132,32 +145,38 @@ class TalkerEngine:
         ):
             if not (math.isfinite(value) and value >= least):
                 raise UsageError(f"{name}: found {value}, expected a number from {least} up")
-        prompt = self._prompt(request.parts)
+        pieces = [self._piece(prompt, request) for prompt in self._prompts(request.parts)]
+        most = min(request.max_tokens, sum(piece.sampling.most for piece in pieces))
+        seed = secrets.randbits(64) if request.seed is None else request.seed
+        past = np.zeros(self._graph.inputs[1].size({"batch": 1, "past": 0}), np.float32)
+        return _Job(pieces, past, uniforms(seed, most), {END, *request.stop_ids})
+
+    def _piece(self, prompt: list[int], request: Request) -> "_Piece":
         least, most = lengths(len(prompt) - 2)
         most = min(most, request.max_tokens, self._config.max_positions - len(prompt))
         sampling = Sampling(
             request.temperature, self._top_k, request.repeat_penalty, min(least, most), most
         )
-        seed = secrets.randbits(64) if request.seed is None else request.seed
-        past = np.zeros(self._graph.inputs[1].size({"batch": 1, "past": 0}), np.float32)
-        return _Job(prompt, past, sampling, uniforms(seed, most), {END, *request.stop_ids})
+        return _Piece(prompt, sampling)
 
-    def _prompt(self, parts: tuple[Part, ...]) -> list[int]:
+    def _prompts(self, parts: tuple[Part, ...]) -> list[list[int]]:
+        size, positions = self._config.vocab_size, self._config.max_positions
         match parts:
             case (TextPart(text=text),):
-                prompt = text_ids(text)
+                # Speech has up to three ids for each of the text.
+                found, room = prompts(text, positions // 4), PIECES * (positions // 4)
             case (IdsPart(ids=ids),):
-                prompt = list(ids)
+                found, room = [list(ids)], positions // 2
             case _:
                 raise UsageError(f"a talker takes the text of one clause, found {len(parts)} parts")
-        size, room = self._config.vocab_size, self._config.max_positions // 2
-        if wrong := [token for token in prompt if not 0 <= token < size]:
+        if wrong := [token for prompt in found for token in prompt if not 0 <= token < size]:
             raise InputError(f"prompt: found the id {wrong[0]}, expected 0 to {size - 1}")
-        if not 2 < len(prompt) <= room:
+        count = sum(map(len, found))
+        if len(found) > PIECES or not 2 < count <= room:
             raise InputError(
-                f"prompt: found {len(prompt)} ids, expected 3 to {room}; give one clause at a time"
+                f"prompt: found {count} ids, expected 3 to {room}; give one clause at a time"
             )
-        return prompt
+        return found
 
     def _add(self, job: "_Job") -> None:
         with self._changed:
@@ -198,23 +217,35 @@ class TalkerEngine:
             return self._jobs[-1]
 
 
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    prompt: list[int]
+    sampling: Sampling
+
+
 class _Job:
     """One answer on its way, made in the talker's thread and read in the caller's event loop."""
 
     def __init__(
-        self,
-        prompt: list[int],
-        past: np.ndarray,
-        sampling: Sampling,
-        uniforms: np.ndarray,
-        ends: set[int],
+        self, pieces: list[_Piece], past: np.ndarray, uniforms: np.ndarray, ends: set[int]
     ):
-        # As long as the answer at most, which `most` bounds.
+        # As long as the answer at most, for each of whose ids there is one of `uniforms`.
         self.steps: asyncio.Queue[Step | DuologueError] = asyncio.Queue()
         self._loop = asyncio.get_running_loop()
-        self._new, self._past = prompt, past
-        self._sampling, self._uniforms, self._ends = sampling, uniforms, ends
+        self._pieces, self._empty = deque(pieces), past
+        self._uniforms, self._ends = uniforms, ends
+        self._count = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        piece, self._past = self._pieces.popleft(), self._empty
+        self._new, self._sampling = piece.prompt, piece.sampling
         self._said: list[int] = []
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of the keys and values so far."""
+        return self._past.nbytes
 
     def advance(self, graph: Graph) -> list[Step | DuologueError]:
         """The next token, and the end if it is the last."""
@@ -223,15 +254,18 @@ class _Job:
         [logits], self._past = out["logits"], out["new_past"]
         if not np.isfinite(logits).all():
             raise EngineError("the talker's logits are no numbers; install the voice again")
-        place = len(self._said)
-        token = draw(logits, self._said, self._sampling, self._uniforms[place])
+        token = draw(logits, self._said, self._sampling, self._uniforms[self._count])
+        if token == END and self._pieces:
+            self._begin()
+            return self.advance(graph)
         self._new = [token]
         self._said.append(token)
+        self._count += 1
         steps: list[Step | DuologueError] = [Ids((token,))]
         if token in self._ends:
-            steps.append(Finish("stop", len(self._said)))
-        elif len(self._said) >= self._sampling.most:
-            steps.append(Finish("length", len(self._said)))
+            steps.append(Finish("stop", self._count))
+        elif len(self._said) >= self._sampling.most or self._count >= len(self._uniforms):
+            steps.append(Finish("length", self._count))
         return steps
 
     def hand_over(self, steps: Sequence[Step | DuologueError]) -> None:

@@ -23,8 +23,11 @@ PLACE = re.compile(
 )
 """Finds the next candidate; `grade` tells what it is."""
 
+_REACH = 24
+"""How many blanks, marks or letters behind a place count; no word that matters is longer."""
+
 _WORD_BEFORE = re.compile(r"[^\s(（\[\"'“‘*_]*$")
-_WORD_AFTER = re.compile(r"\s*[\"'“‘(\[*_]*([^\W\d_]*)")
+_WORD_AFTER = re.compile(rf"\s{{0,{_REACH}}}[\"'“‘(\[*_]{{0,{_REACH}}}([^\W\d_]{{0,{_REACH}}})")
 _INITIALS = re.compile(r"(?:[A-Za-z]{1,2}\.)*[A-HJ-Z]|(?:[A-Za-z]{1,2}\.)+[A-Za-z]{1,2}")
 _LIST_NUMBER = re.compile(r"\n[\s>*_#-]*\d{1,3}$")
 
@@ -118,12 +121,10 @@ def _parts(after: str) -> bool:
 
 
 def _dash(text: str, place: re.Match[str], final: bool) -> Break | None:
-    before, after = text[: place.start()].rstrip()[-1:], text[place.end() :].lstrip()[:1]
-    if not before.isdigit():
+    if not text[: place.start()].rstrip()[-1:].isdigit():
         return Break.CLAUSE
-    if not after and not final:
-        return None
-    return Break.NONE if after.isdigit() else Break.CLAUSE
+    after = _char_after(text, place.end(), final)
+    return None if after is None else Break.NONE if after.isdigit() else Break.CLAUSE
 
 
 def _full_stop(text: str, place: re.Match[str], final: bool) -> Break | None:
@@ -133,10 +134,8 @@ def _full_stop(text: str, place: re.Match[str], final: bool) -> Break | None:
     if word.lower() in _NEVER_ENDS or _LIST_NUMBER.search(text, max(0, at - 12), at):
         return Break.NONE
     if word.lower() in _BEFORE_NUMBER:
-        after = text[end:].lstrip()[:1]
-        if not after and not final:
-            return None
-        return Break.NONE if after.isdigit() else Break.SENTENCE
+        after = _char_after(text, end, final)
+        return None if after is None else Break.NONE if after.isdigit() else Break.SENTENCE
     if word.lower() in _MAY_END or _INITIALS.fullmatch(word):
         follower = _word_after(text, end, final)
         if follower is None:
@@ -146,13 +145,20 @@ def _full_stop(text: str, place: re.Match[str], final: bool) -> Break | None:
 
 
 def _word_before(text: str, at: int) -> str:
-    found = _WORD_BEFORE.search(text, max(0, at - 24), at)
+    found = _WORD_BEFORE.search(text, max(0, at - _REACH), at)
     return found.group() if found else ""
 
 
 def _word_after(text: str, at: int, final: bool) -> str | None:
     """Returns the letters behind `at`, or None while more letters may come."""
     found = _WORD_AFTER.match(text, at)
-    if not found or (found.end() == len(text) and not final):
+    if not found or (found.end() == len(text) and len(found[1]) < _REACH and not final):
         return None
     return found[1]
+
+
+def _char_after(text: str, at: int, final: bool) -> str | None:
+    """Returns what follows the blanks behind `at`, "" for nothing, or None while it may come."""
+    near = text[at : at + _REACH]
+    after = near.lstrip()[:1]
+    return None if not after and len(near) < _REACH and not final else after

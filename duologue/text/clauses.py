@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from duologue.errors import UsageError
 from duologue.text.breaks import PLACE, WIDE, Break, grade
+from duologue.text.overlong import full_at, seam
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,9 @@ class ClauseSplitter:
 
     The first clause of a turn goes out as soon as it stands, so that the voice can start; later
     ones go sentence by sentence, short sentences together and long ones in parts. Lengths count
-    characters, a CJK character as three, for it takes about as long to say.
+    characters, a CJK character as three, for it takes about as long to say. Text that has no place
+    to cut, such as a word of a thousand letters, is cut where it is half as long again as the
+    limit.
 
     Args:
         lang: "en" or "zh"; the rules of both always hold, for turns mix them.
@@ -79,6 +82,7 @@ class ClauseSplitter:
             Break.CONJUNCTION: max_chars,
             Break.WORD: max_chars,
         }
+        self._most = max(first_max_chars, max_chars) * 3 // 2
         self._begin()
 
     def _begin(self) -> None:
@@ -102,7 +106,15 @@ class ClauseSplitter:
 
     def _split(self, final: bool) -> list[Clause]:
         clauses: list[Clause] = []
-        while place := PLACE.search(self._text, self._seen):
+        while True:
+            place, full = PLACE.search(self._text, self._seen), full_at(self._text, self._most)
+            if full is not None and (not place or place.end() > full):
+                if (end := seam(self._text, full)) is None:
+                    return clauses
+                clauses.append(self._cut(end, Break.WORD))
+                continue
+            if not place:
+                break
             quality = grade(self._text, place, final)
             if quality is None:
                 return clauses

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -11,6 +12,7 @@ from duologue.errors import EngineError
 
 ANSWER_S = 5.0
 WORKER = Path(__file__).with_name("espeak_worker.py")
+_LONGEST_WORD = re.compile(r"(\w{80})(?=\w)")  # espeak-ng drops what comes behind 160 bytes
 
 
 class Phonemizer:
@@ -30,7 +32,7 @@ class Phonemizer:
         with self._lock:
             for attempt in (1, 2):
                 try:
-                    answer = self._ask(text)
+                    answer = self._ask(_LONGEST_WORD.sub(r"\1 ", text))
                     break
                 except (OSError, ValueError) as error:
                     self._stop()

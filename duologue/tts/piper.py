@@ -6,6 +6,7 @@ output is the frames of each id (hop 256): it is made a second output, which tim
 """
 
 import json
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,8 @@ from duologue.tts.words import Word, spread
 
 DURATIONS = "/Ceil_output_0"
 HOP = 256
+MOST_IDS = 500
+"""Of one run, some 12 s of speech: ONNX Runtime keeps the memory of the longest one for good."""
 NOISE, NOISE_WIDTH = 0.667, 0.8
 
 
@@ -89,6 +92,8 @@ class PiperVoice:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
+        # Patterns are kept for each length of input: they save no time here, and memory climbs.
+        options.enable_mem_pattern = False
         try:
             config = json.loads(Path(f"{models[0]}.json").read_text(encoding="utf-8"))
             self.rate_hz: int = config["audio"]["sample_rate"]
@@ -115,6 +120,16 @@ class PiperVoice:
         ids, ends = self._phoneme_ids(text)
         if not ends:
             return Speech(np.zeros(0, np.float32), [])
+        waves, end_samples, offset = [], [], 0
+        for run, run_ends in runs(ids, ends):
+            wave, edges = self._run(run, text)
+            end_samples += [offset + int(edges[end - 1]) for end in run_ends]
+            waves.append(wave)
+            offset += len(wave)
+        return Speech(np.concatenate(waves), spread(text, end_samples))
+
+    def _run(self, ids: list[int], text: str) -> tuple[np.ndarray, np.ndarray]:
+        """Samples, and the sample behind each id."""
         try:
             wave, frames = self._session.run(
                 None,
@@ -127,13 +142,29 @@ class PiperVoice:
         except Exception as error:
             raise EngineError(f"the voice failed on {text!r}: {error}") from error
         edges = np.cumsum(np.asarray(frames).ravel()).astype(int) * HOP
-        samples = np.asarray(wave, np.float32).ravel()
-        return Speech(samples, spread(text, [int(edges[end - 1]) for end in ends]))
+        return np.asarray(wave, np.float32).ravel(), edges
 
     def close(self) -> None:
         """End the phonemiser's process and this voice's thread."""
         self.pool.shutdown(wait=False)
         self._phoneme_ids.close()
+
+
+def runs(ids: list[int], ends: list[int]) -> Iterator[tuple[list[int], list[int]]]:
+    """A clause's ids and words' ends, as `PhonemeIds` gives them, in parts of `MOST_IDS` at most.
+
+    A part ends between words, within a word only where that alone is longer.
+    """
+    begin, done, close = ids[:2], len(ids) - 1, ids[-1:]
+    room = MOST_IDS - len(begin) - len(close)
+    at = len(begin)
+    while at < done:
+        # Behind a word stands its mark or space, with its pad.
+        fitting = [end + 2 for end in ends if at < end + 2 <= at + room]
+        stop = done if done <= at + room else fitting[-1] if fitting else at + room
+        inside = [end - at + len(begin) for end in ends if at < end <= stop]
+        yield [*begin, *ids[at:stop], *close], inside
+        at = stop
 
 
 def with_output(model: bytes, tensor: str) -> bytes:

@@ -168,7 +168,7 @@ async def test_a_clause_that_runs_on_is_cut():
     engine = TalkerEngine(Scripted(lambda past: likely(FIRST_CODE + past % CODES)), TALKER)
     assert (await steps_of(engine, request()))[-1] == Finish("length", LONGEST)
     assert (await steps_of(engine, request(max_tokens=7)))[-1] == Finish("length", 7)
-    text = "a" * (TALKER.max_positions // 2 - 2)
+    text = "a" * (TALKER.max_positions // 4 - 2)
     room = TALKER.max_positions - len(text_ids(text))
     assert (await steps_of(engine, request(text)))[-1] == Finish("length", room)
     stop = FIRST_CODE + len(text_ids(TEXT)) + 3
@@ -176,6 +176,27 @@ async def test_a_clause_that_runs_on_is_cut():
         Ids((stop,)),
         Finish("stop", 4),
     ]
+    await engine.close()
+
+
+async def test_a_text_that_is_long_for_its_positions_is_said_in_pieces(graph):
+    graph.graph = Scripted(lambda past: likely(END))
+    engine = TalkerEngine(graph, TALKER)
+    words = "one two three four five six seven eight nine ten eleven twelve thirteen "
+    asked = request(words + "a" * 90 + " 1999 1999", max_tokens=9999)
+    steps = await steps_of(engine, asked)
+    prompts = [call["ids"][0].tolist() for call in graph.calls if call["past"].shape[4] == 0]
+    pieces = [
+        "one two three four five six seven eight nine ten eleven twelve",
+        "thirteen " + "a" * 53,
+        "a" * 37 + " one thousand nine",
+        "hundred ninety-nine one thousand nine hundred ninety-nine",
+    ]
+    assert prompts == [text_ids(piece) for piece in pieces]
+    count = sum(lengths(len(piece))[0] for piece in pieces) + 1
+    assert steps[-1] == Finish("stop", count)
+    assert [step for step in steps if step == Ids((END,))] == steps[-2:-1]
+    assert (await steps_of(engine, replace(asked, max_tokens=90)))[-1] == Finish("length", 90)
     await engine.close()
 
 
@@ -189,8 +210,9 @@ async def test_a_clause_that_runs_on_is_cut():
         (request(temperature=float("nan")), UsageError, "temperature: found nan"),
         (request(repeat_penalty=0.5), UsageError, "repeat_penalty: found 0.5"),
         (request(seed=2**64), InputError, "seed"),
-        (request("你好"), InputError, "found 2 ids, expected 3 to 128"),
-        (request("a" * 200), InputError, "give one clause at a time"),
+        (request("你好"), InputError, "found 2 ids, expected 3 to 512"),
+        (request("a" * 500), InputError, "give one clause at a time"),
+        (Request(parts=(IdsPart((256, *b"a" * 200, 257)),)), InputError, "expected 3 to 128"),
         (Request(parts=(TextPart("a"), TextPart("b"))), UsageError, "found 2 parts"),
         (Request(parts=(IdsPart((256, 7000, 257)),)), InputError, "found the id 7000"),
     ],

@@ -126,13 +126,23 @@ def test_text_of_servers():
         ('{"detail": "Not Found"}', "line 2"),
         ("{}", "line 2"),
         ('{"choices": [{"token_ids": ["1"]}]}', "line 2"),
-        ("1" * 5000, "line 2"),
+        ("1" * 5000, "line 2 is '1{80}', and so on; expected an id of at most 64 bits"),
+        ("1" * 4000, "line 2 is '1{80}', and so on; expected an id of at most 64 bits"),
+        (str(2**63), "at most 64 bits"),
+        (f'{{"choices": [{{"token_ids": [-{"1" * 400}]}}]}}', "at most 64 bits"),
         ("[" * 100_000, "line 2"),
     ],
 )
 def test_another_line_is_an_input_error(line, problem):
     with pytest.raises(InputError, match=problem):
         demux(f"5\n{line}\n")
+
+
+def test_a_byte_order_mark_is_skipped():
+    assert demux(b"\xef\xbb\xbf5\n6\n") == demux("5\n6\n")
+    assert demux(b"\xef\xbb\xbf" + sse({"choices": [{"token_ids": [5]}]}).encode())[0]["tokens"]
+    with pytest.raises(InputError, match="line 2"):
+        demux(b"5\n\xef\xbb\xbf6\n")
 
 
 def test_bytes_that_are_no_text_are_an_input_error():

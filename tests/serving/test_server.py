@@ -285,13 +285,16 @@ async def test_the_command_serves_until_it_is_told_to_stop():
     )
     try:
         async with asyncio.timeout(60):
-            while b"http://" not in (line := await process.stderr.readline()):
+            while b"The server is ready: gRPC on 127.0.0.1:" not in (
+                line := await process.stderr.readline()
+            ):
                 assert line, "the server has ended"
             url = line.decode().split()[-1]
             async with httpx.AsyncClient(base_url=url) as web:
                 body = {"input": "Hello.", "response_format": "wav"}
                 assert (await web.post("/v1/audio/speech", json=body)).content[:4] == b"RIFF"
             process.send_signal(signal.SIGTERM)
+            assert (await process.stderr.read()).endswith(b"The server is closed.\n")
             assert await process.wait() == 0
     finally:
         if process.returncode is None:
