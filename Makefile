@@ -6,7 +6,7 @@ ARGS ?=
 # The tests need torch on the CPU alone; pip takes the build that its configuration offers.
 TORCH ?= torch==2.13.0
 
-.PHONY: room install models system dev test test-slow soak lint format type layers wheel torch-free bench proto lock clean
+.PHONY: room install models dev test test-slow soak churn lint format type layers wheel torch-free bench proto triton lock clean
 
 room: install models ## install, fetch the embedded models, start the browser room
 	$(VENV)/bin/duologue room $(ARGS)
@@ -60,6 +60,9 @@ torch-free: $(DEV)/.installed ## `talk` works where `import torch` fails
 soak: dev ## a quarter of an hour of phone calls; fails on gaps, silence or growing memory
 	$(DEV)/bin/python -m benchmarks.calls --kind graph --calls 10 --seconds 900 $(ARGS)
 
+churn: dev ## half an hour of phone calls that come and go; fails on growing memory, tasks or files
+	$(DEV)/bin/python -m benchmarks.churn $(ARGS)
+
 bench: dev ## figures of latency and of barge-in, in a real browser
 	$(DEV)/bin/python benchmarks/latency.py $(ARGS)
 	$(DEV)/bin/python benchmarks/duplex.py $(ARGS)
@@ -68,6 +71,9 @@ bench: dev ## figures of latency and of barge-in, in a real browser
 proto: $(DEV)/.installed ## generate the speech server's messages and stubs
 	$(DEV)/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. \
 	    duologue/serving/speech.proto
+
+triton: $(DEV)/.installed ## a Triton server for the CPU, for deploy/triton and its tests
+	deploy/triton/install.sh $(DEV)/bin/python .venv-triton
 
 lock: ## renew the pinned requirements
 	uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header \

@@ -6,9 +6,13 @@ from types import FrameType
 
 import uvicorn
 
+from duologue.connections import guard
+
 
 class DrainingServer(uvicorn.Server):
     """Answers while it drains, so that new callers are told; a second signal stops it at once.
+
+    Connections that do not ask for anything are closed, see `duologue.connections`.
 
     Args:
         config: uvicorn's.
@@ -16,6 +20,7 @@ class DrainingServer(uvicorn.Server):
     """
 
     def __init__(self, config: uvicorn.Config, drain: Callable[[], Awaitable[None]]):
+        guard(config)
         super().__init__(config)
         self._drain = drain
         self._loop: asyncio.AbstractEventLoop | None = None

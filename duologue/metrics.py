@@ -9,10 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import monotonic
 
-from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client import REGISTRY, Counter, Gauge, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from duologue.errors import CapacityError, InputError, UsageError
+from duologue.state_metrics import StateBytes
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10)
@@ -49,6 +50,9 @@ LM_ABORTS = Counter(
     "duologue_lm_aborts", "Aborted requests, by whether the server was seen to stop.", ["confirmed"]
 )
 LM_WASTED = Counter("duologue_lm_wasted_tokens", "Tokens generated after their request's abort.")
+STATE = StateBytes()
+"""What engines hold for sessions; whatever loads an engine has it watched."""
+REGISTRY.register(STATE)
 ERRORS = Counter("duologue_errors", "Errors that a conversation went on after.", ["kind"])
 
 

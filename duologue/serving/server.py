@@ -16,6 +16,7 @@ import uvicorn
 
 from duologue.addresses import is_loopback, listen
 from duologue.config import BotConfig, ServeConfig
+from duologue.connections import guard
 from duologue.errors import ConfigError, UsageError
 from duologue.serving.grpc_server import MAX_STREAMS, GrpcServer
 from duologue.serving.http_server import create_app
@@ -99,16 +100,17 @@ async def run(
     """
     limits = speaker.limits
     grpc_server = GrpcServer(speaker, limits, token=token, credentials=_credentials(limits))
-    http = _Http(
-        uvicorn.Config(
-            create_app(speaker, token),
-            log_level="warning",
-            ssl_certfile=limits.tls_cert,
-            ssl_keyfile=limits.tls_key,
-            timeout_graceful_shutdown=LAST_WORDS_S,
-            limit_concurrency=MAX_STREAMS,
-        )
+    settings = uvicorn.Config(
+        create_app(speaker, token),
+        log_level="warning",
+        ssl_certfile=limits.tls_cert,
+        ssl_keyfile=limits.tls_key,
+        timeout_graceful_shutdown=LAST_WORDS_S,
+        limit_concurrency=MAX_STREAMS,
     )
+    # A body that comes too slowly is answered before its connection is closed.
+    guard(settings, most=MAX_STREAMS // 2, wait_s=limits.idle_s + LAST_WORDS_S)
+    http = _Http(settings)
     await grpc_server.start()
     serving = asyncio.create_task(http.serve([sock]), name="http")
     stopping = asyncio.create_task(stop.wait(), name="stop")

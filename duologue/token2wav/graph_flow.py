@@ -88,6 +88,16 @@ class GraphFlow:
         self._running = threading.Lock()
         self._table = threading.Lock()
 
+    @property
+    def state_bytes(self) -> dict[str, int]:
+        """Memory of the open sessions and of the voices."""
+        with self._table:
+            sessions = list(self._sessions.values())
+        return {
+            "sessions": sum(session.memory.nbytes for session in sessions),
+            "voices": sum(prompt.nbytes for prompt in self._prompts),
+        }
+
     def open(self, voice: VoicePrompt, seed: int) -> Handle:
         """Begin an utterance; the caches of the voice are computed once and shared.
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from duologue.engines.graph import Graph
 from duologue.errors import ConfigError, EngineError
+from duologue.metrics import STATE
 from duologue.token2wav.batch import Batcher
 from duologue.token2wav.checks import check_voice
 from duologue.token2wav.config import Token2wavConfig
@@ -181,4 +182,6 @@ def load(folder: Path, engine: str = "onnx", settings: EngineSettings | None = N
             f"the engine {engine!r} needs {error.name}; run: pip install -e '.[torch]'"
         ) from error
     model = module.open_engine(folder, settings or EngineSettings())
+    for part in (model.flow, model.vocoder):
+        STATE.watch("token2wav", part)
     return replace(model, front_end=find_front_end(folder))

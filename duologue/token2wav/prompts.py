@@ -3,7 +3,7 @@
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -26,6 +26,12 @@ class Shared(Generic[T]):
         self._alive: weakref.WeakValueDictionary[str, T] = weakref.WeakValueDictionary()
         self._making = threading.Lock()
         self._table = threading.Lock()
+
+    def __iter__(self) -> Iterator[T]:
+        """Every value that is in memory now."""
+        # The references are copied at once: other threads may add to them meanwhile.
+        held = [reference() for reference in self._alive.valuerefs()]
+        return (value for value in held if value is not None)
 
     def get(self, digest: str, make: Callable[[], T]) -> T:
         """The value of a digest, made now if nobody has it."""

@@ -4,7 +4,7 @@ An engine owns the state of its sessions in a pool; the caller holds opaque hand
 flow and vocoder belong to the engine pair (numpy here, GPU tensors there) and are only passed on.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -88,6 +88,11 @@ class FlowStep(Protocol):
 
     config: Token2wavConfig
 
+    @property
+    def state_bytes(self) -> Mapping[str, int]:
+        """Memory held for sessions, see `duologue.state_metrics.Holds`."""
+        ...
+
     def open(self, voice: VoicePrompt, seed: int) -> Handle:
         """Begin an utterance; the caches of the voice are computed once and shared.
 
@@ -115,6 +120,11 @@ class FlowStep(Protocol):
 
 class VocoderStep(Protocol):
     """Mel to samples, many sessions a step; what later mel can still change is held back."""
+
+    @property
+    def state_bytes(self) -> Mapping[str, int]:
+        """Memory held for sessions, see `duologue.state_metrics.Holds`."""
+        ...
 
     def open(self, seed: int) -> Handle:
         """Begin an utterance."""

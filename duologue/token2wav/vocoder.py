@@ -132,6 +132,12 @@ class Vocoder:
         self._running = threading.Lock()
         self._table = threading.Lock()
 
+    @property
+    def state_bytes(self) -> dict[str, int]:
+        """Memory of the open sessions."""
+        with self._table:
+            return {"sessions": sum(state.nbytes for state in self._states.values())}
+
     def open(self, seed: int) -> Handle:
         """Begin an utterance.
 

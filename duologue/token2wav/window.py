@@ -101,6 +101,11 @@ class Memory:
         windows = self.token.ring, self.mel.ring, self.estimator.ring
         return [self.pre_cache, self.up_cache, self.conv_cache, *windows]
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its arrays."""
+        return sum(array.nbytes for array in self.arrays())
+
 
 def collate(rows: Sequence[Sequence[np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
     """The caches of each row one behind the other, padded to the longest row.

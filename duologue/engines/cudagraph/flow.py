@@ -121,6 +121,15 @@ class CudaGraphFlow:
         """Memory of one session's state."""
         return self._own.bytes_per_slot
 
+    @property
+    def state_bytes(self) -> dict[str, int]:
+        """Memory on the device; all of it is taken when the engine is made."""
+        # Without the lock, which a step holds: a length is never half written.
+        own, prompts = self._own.bytes_per_slot, self._prompts.bytes_per_slot
+        held = {"sessions": own * len(self._sessions), "voices": prompts * len(self._voices)}
+        whole = own * self._slots.capacity + prompts * self._voices.capacity
+        return held | {"set aside": whole - sum(held.values())}
+
     def warm(self, batches: Iterable[int] = (1,), frames: Iterable[int] = STREAM_FRAMES) -> None:
         """Make graphs ahead of their first use.
 

@@ -144,6 +144,14 @@ class CudaGraphVocoder:
         self._pool = torch.cuda.graph_pool_handle() if self._device.type == "cuda" else None
         self._lock = threading.RLock()
 
+    @property
+    def state_bytes(self) -> dict[str, int]:
+        """Memory on the device; all of it is taken when the engine is made."""
+        # Without the lock, which a step holds: a length is never half written.
+        slot = (self._kept.nbytes + self._phase.nbytes) // self._slots.capacity
+        held = slot * len(self._sessions)
+        return {"sessions": held, "set aside": slot * self._slots.capacity - held}
+
     def warm(self, batches: Iterable[int] = (1,), frames: Iterable[int] = STREAM_FRAMES) -> None:
         """Make graphs ahead of their first use.
 

@@ -14,9 +14,14 @@ class VoiceSlots:
     """
 
     def __init__(self, capacity: int):
+        self.capacity = capacity
         self._free = list(range(capacity))[::-1]
         self._slots: OrderedDict[str, int] = OrderedDict()
         self._users: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        """Voices that are in a slot."""
+        return len(self._slots)
 
     def take(self, digest: str, fill: Callable[[int], None]) -> int:
         """The slot of a voice, filled now if it is new; the caller uses it until `release`.
