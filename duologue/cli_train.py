@@ -156,6 +156,18 @@ def voice(work: Work = WORK) -> None:
 
 
 @train_app.command()
+def sounds(
+    voice: Annotated[Path, typer.Option(help="Folder of the teacher, a Piper voice.")],
+    work: Work = WORK,
+) -> None:
+    """Have the teacher laugh and sigh, as speech tokens."""
+    _settings(work, 0, "cpu", 0)
+    from duologue.training.sounds import write_sounds
+
+    typer.echo(str(write_sounds(work, voice)))
+
+
+@train_app.command()
 def pack(
     card: Annotated[Path, typer.Option(help="The model card to ship.")],
     work: Work = WORK,

@@ -27,8 +27,8 @@ from duologue.engines.graph import Graph
 from duologue.engines.onnx import OnnxGraph
 from duologue.engines.onnx_model import load_model
 from duologue.errors import ModelError
-from duologue.talker.config import TalkerConfig
-from duologue.talker.engine import signature
+from duologue.talker.config import CODES, Sound, TalkerConfig
+from duologue.talker.engine import TalkerEngine, signature
 from duologue.token2wav.config import Token2wavConfig
 from duologue.token2wav.layout import CONFIG
 from duologue.token2wav.pipeline import EngineSettings, Token2wav
@@ -49,6 +49,7 @@ LATE = ("encoder_offline", "estimator_offline")
 """Graphs of whole utterances: they hold the same weights once more, and calls need none."""
 
 M = TypeVar("M", bound=BaseModel)
+Code = Annotated[int, Field(ge=0, lt=CODES)]
 FileName = Annotated[str, Field(pattern=r"^\w[\w.-]*$", max_length=64)]
 
 
@@ -70,12 +71,14 @@ class Manifest(_Strict):
         format: Of the folder.
         talker: Sizes of the talker.
         graphs: For each graph, its initializers and the weight that each takes.
+        sounds: Codes of the sounds that are no words, see `duologue.talker.config.SOUNDS`.
         files: All other files.
     """
 
     format: Literal[1] = 1
     talker: TalkerConfig
     graphs: dict[str, dict[str, str]]
+    sounds: dict[Sound, Annotated[list[Code], Field(min_length=1)]]
     files: dict[FileName, FileFacts]
 
 
@@ -99,13 +102,20 @@ class Package:
         self.manifest = self._checked_files()
         self._check_weights()
 
-    def talker(self, *, threads: int = 1) -> OnnxGraph:
-        """The graph `talker`.
+    def talker(self, *, capacity: int = 8, threads: int = 1) -> TalkerEngine:
+        """The talker.
+
+        Args:
+            capacity: Requests at once.
+            threads: Of one step.
 
         Raises:
             EngineError: ONNX Runtime cannot load it.
         """
-        return self._open(TALKER, signature(self.manifest.talker), threads)
+        known = self.manifest
+        graph = self._open(TALKER, signature(known.talker), threads)
+        sounds = {str(name): codes for name, codes in known.sounds.items()}
+        return TalkerEngine(graph, known.talker, capacity=capacity, sounds=sounds)
 
     def token2wav(self, settings: EngineSettings | None = None) -> Token2wav:
         """The decoder of its tokens.

@@ -11,13 +11,15 @@ import numpy as np
 from duologue.embedded.package import Package
 from duologue.errors import InputError
 from duologue.lm.engine import Ids, Request
+from duologue.lm.formats.duologue_talker import DUOLOGUE_TALKER
 from duologue.lm.prompt import TextPart
+from duologue.particles import Composer, Particle, Scanner, Text, talker_renderer
 from duologue.talker.config import END, FIRST_CODE
 from duologue.talker.engine import PIECES, TalkerEngine
+from duologue.text import ClauseSplitter, Speaker
 from duologue.token2wav.stream import Utterance
-from duologue.tts.offline import spoken_clauses
 
-TEMPERATURE = 0.7
+TEMPERATURE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +67,12 @@ async def speak(
         InputError: there is nothing to say, or the seed is out of range.
         EngineError: a model failed.
     """
-    clauses = spoken_clauses(text)
+    clauses = _clauses(text)
     if not clauses:
         raise InputError(f"{text!r}: found nothing to say, expected some words")
     model = package.token2wav()
     flow, hift = _Clocked(model.flow), _Clocked(model.vocoder)
-    talker = TalkerEngine(package.talker(), package.manifest.talker)
+    talker = package.talker()
     parts, tokens, cut, talker_s = [], 0, 0, 0.0
     try:
         with Utterance(cast(Any, flow), cast(Any, hift), package.voice(), seed) as utterance:
@@ -92,6 +94,16 @@ async def speak(
     seconds = {"talker": talker_s, "flow": flow.seconds, "hift": hift.seconds}
     rate_hz = model.config.hift.sample_rate_hz
     return Spoken(np.concatenate(parts), rate_hz, tokens, cut, seconds)
+
+
+def _clauses(text: str) -> list[str]:
+    """A text as the talker is to say it, without thoughts and with such particles as it knows."""
+    scanner, splitter = Scanner(), ClauseSplitter("en")
+    composer = Composer(talker_renderer(DUOLOGUE_TALKER.family), Speaker("en").say)
+    events = [*scanner.feed(text), *scanner.flush()]
+    said = composer.compose(event for event in events if isinstance(event, Text | Particle))
+    clauses = [*splitter.feed(" ".join(part.text for part in said)), *splitter.flush()]
+    return [clause.text for clause in clauses if any(map(str.isalnum, clause.text))]
 
 
 async def _codes(talker: TalkerEngine, request: Request) -> tuple[list[int], bool]:

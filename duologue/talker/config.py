@@ -5,7 +5,7 @@ Its sequence is `TEXT`, the bytes of a clause, `SPEECH`, the clause's speech tok
 
 import re
 import textwrap
-from typing import Annotated
+from typing import Annotated, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -17,6 +17,11 @@ TEXT, SPEECH, END = 256, 257, 258
 FIRST_CODE = 260
 CODES = 6561
 
+Sound = Literal["laugh", "sigh"]
+SOUNDS: tuple[Sound, ...] = get_args(Sound)
+"""Sounds that are no words: each is a stretch of codes, said where a text has its name in []."""
+
+_SOUND = re.compile(rf"\[({'|'.join(SOUNDS)})\]")
 _UNKNOWN = re.compile(r"[^A-Za-z' .,?!;:-]+")
 _ACRONYM = re.compile(r"[A-Z]{2,}")
 
@@ -58,8 +63,8 @@ def text_ids(text: str) -> list[int]:
     return _prompt(_letters(text))
 
 
-def prompts(text: str, most: int) -> list[list[int]]:
-    """The prompts of a text of any length, as `text_ids`, in order.
+def prompts(text: str, most: int) -> list[list[int] | str]:
+    """The prompts of a text of any length, as `text_ids`, and the names of its sounds, in order.
 
     It is cut between words, within a word only where that alone is longer.
 
@@ -67,8 +72,15 @@ def prompts(text: str, most: int) -> list[list[int]]:
         text: One clause, or a longer one that no mark parts.
         most: Ids of a prompt.
     """
-    parts = textwrap.wrap(_letters(text), most - 2, break_on_hyphens=False)
-    return [_prompt(part) for part in parts or [""]]
+    found: list[list[int] | str] = []
+    # Every second part is a name.
+    for place, part in enumerate(_SOUND.split(text)):
+        if place % 2:
+            found.append(part)
+        elif any(map(str.isalnum, part)):
+            wrapped = textwrap.wrap(_letters(part), most - 2, break_on_hyphens=False)
+            found += map(_prompt, wrapped)
+    return found or [_prompt("")]
 
 
 def _letters(text: str) -> str:

@@ -9,9 +9,10 @@ import math
 import secrets
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 
@@ -57,13 +58,15 @@ def signature(config: TalkerConfig) -> Signature:
 class TalkerEngine:
     """Answers raw prompts: the text of one clause, or its ids as `text_ids` makes them.
 
-    A text that is long for the model's positions is said in up to `PIECES` pieces.
+    A text that is long for the model's positions is said in up to `PIECES` pieces. A sound that is
+    no word, such as "[laugh]" in a text, is said as it is known.
 
     Args:
         graph: See `signature`.
         config: Its sizes.
         capacity: Requests at once; a further one is refused.
         top_k: Likeliest tokens that are drawn from.
+        sounds: Codes of the sounds of `SOUNDS`.
 
     Raises:
         ConfigError: `top_k` is not between 1 and the number of codes.
@@ -72,11 +75,17 @@ class TalkerEngine:
     capabilities = Capabilities(token_ids=True)
 
     def __init__(
-        self, graph: Graph, config: TalkerConfig, *, capacity: int = 8, top_k: int = TOP_K
+        self,
+        graph: Graph,
+        config: TalkerConfig,
+        *,
+        capacity: int = 8,
+        top_k: int = TOP_K,
+        sounds: Mapping[str, Sequence[int]] = MappingProxyType({}),
     ):
         if not 1 <= top_k <= config.vocab_size - FIRST_CODE:
             raise ConfigError(f"top_k: found {top_k}, expected 1 up to the number of codes")
-        self._graph, self._config = graph, config
+        self._graph, self._config, self._sounds = graph, config, sounds
         self._capacity, self._top_k = capacity, top_k
         self._jobs: deque[_Job] = deque()
         self._closed = False
@@ -151,7 +160,10 @@ class TalkerEngine:
         past = np.zeros(self._graph.inputs[1].size({"batch": 1, "past": 0}), np.float32)
         return _Job(pieces, past, uniforms(seed, most), {END, *request.stop_ids})
 
-    def _piece(self, prompt: list[int], request: Request) -> "_Piece":
+    def _piece(self, prompt: list[int] | str, request: Request) -> "_Piece":
+        if isinstance(prompt, str):
+            codes = self._sound(prompt)
+            return _Piece([], Sampling(0, 1, 1, 0, len(codes)), codes)
         least, most = lengths(len(prompt) - 2)
         most = min(most, request.max_tokens, self._config.max_positions - len(prompt))
         sampling = Sampling(
@@ -159,8 +171,14 @@ class TalkerEngine:
         )
         return _Piece(prompt, sampling)
 
-    def _prompts(self, parts: tuple[Part, ...]) -> list[list[int]]:
+    def _sound(self, name: str) -> list[int]:
+        if name not in self._sounds:
+            raise InputError(f"[{name}]: found a sound that this voice has not; leave it out")
+        return [*(FIRST_CODE + code for code in self._sounds[name]), END]
+
+    def _prompts(self, parts: tuple[Part, ...]) -> Sequence[list[int] | str]:
         size, positions = self._config.vocab_size, self._config.max_positions
+        found: Sequence[list[int] | str]
         match parts:
             case (TextPart(text=text),):
                 # Speech has up to three ids for each of the text.
@@ -169,10 +187,11 @@ class TalkerEngine:
                 found, room = [list(ids)], positions // 2
             case _:
                 raise UsageError(f"a talker takes the text of one clause, found {len(parts)} parts")
-        if wrong := [token for prompt in found for token in prompt if not 0 <= token < size]:
+        ids = [token for prompt in found if not isinstance(prompt, str) for token in prompt]
+        if wrong := [token for token in ids if not 0 <= token < size]:
             raise InputError(f"prompt: found the id {wrong[0]}, expected 0 to {size - 1}")
-        count = sum(map(len, found))
-        if len(found) > PIECES or not 2 < count <= room:
+        count, sounds = len(ids), any(isinstance(prompt, str) for prompt in found)
+        if len(found) > PIECES or not (sounds or count > 2) or count > room:
             raise InputError(
                 f"prompt: found {count} ids, expected 3 to {room}; give one clause at a time"
             )
@@ -219,8 +238,11 @@ class TalkerEngine:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
+    """Either a prompt, or ids that need no model."""
+
     prompt: list[int]
     sampling: Sampling
+    known: Sequence[int] = ()
 
 
 class _Job:
@@ -239,7 +261,7 @@ class _Job:
 
     def _begin(self) -> None:
         piece, self._past = self._pieces.popleft(), self._empty
-        self._new, self._sampling = piece.prompt, piece.sampling
+        self._new, self._sampling, self._known = piece.prompt, piece.sampling, deque(piece.known)
         self._said: list[int] = []
 
     @property
@@ -249,12 +271,7 @@ class _Job:
 
     def advance(self, graph: Graph) -> list[Step | DuologueError]:
         """The next token, and the end if it is the last."""
-        ids = np.array([self._new], np.int64)
-        out = graph.run({"ids": ids, "past": self._past})
-        [logits], self._past = out["logits"], out["new_past"]
-        if not np.isfinite(logits).all():
-            raise EngineError("the talker's logits are no numbers; install the voice again")
-        token = draw(logits, self._said, self._sampling, self._uniforms[self._count])
+        token = self._known.popleft() if self._known else self._drawn(graph)
         if token == END and self._pieces:
             self._begin()
             return self.advance(graph)
@@ -267,6 +284,14 @@ class _Job:
         elif len(self._said) >= self._sampling.most or self._count >= len(self._uniforms):
             steps.append(Finish("length", self._count))
         return steps
+
+    def _drawn(self, graph: Graph) -> int:
+        ids = np.array([self._new], np.int64)
+        out = graph.run({"ids": ids, "past": self._past})
+        [logits], self._past = out["logits"], out["new_past"]
+        if not np.isfinite(logits).all():
+            raise EngineError("the talker's logits are no numbers; install the voice again")
+        return draw(logits, self._said, self._sampling, self._uniforms[self._count])
 
     def hand_over(self, steps: Sequence[Step | DuologueError]) -> None:
         """Give steps to the event loop; one that is gone needs none."""

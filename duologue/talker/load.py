@@ -7,7 +7,6 @@ from duologue.embedded.package import Package
 from duologue.lm.completions import Completions
 from duologue.lm.conversation import Item, Reference, System
 from duologue.lm.engine import Engine, Request
-from duologue.talker.engine import TalkerEngine
 from duologue.token2wav.step import VoicePrompt
 
 
@@ -37,7 +36,7 @@ def load_talker(config: TalkerSection, decoder: Token2wavSection, *, sessions: i
     package = Package(decoder.model)
     # A request that is cut off may end beside the one that takes its place.
     capacity = 2 * sessions
-    return TalkerEngine(package.talker(), package.manifest.talker, capacity=capacity)
+    return package.talker(capacity=capacity)
 
 
 def sampling(config: LmConfig | FamilyConfig) -> Request:

@@ -225,7 +225,8 @@ EMBEDDED = Token2wavConfig(
             linear_units=512,
         ),
         decoder=SolverConfig(
-            n_timesteps=4,
+            n_timesteps=6,
+            inference_cfg_rate=1.5,
             estimator=EstimatorConfig(
                 mlp_ratio=2.0, depth=6, num_heads=4, head_dim=56, hidden_size=224
             ),

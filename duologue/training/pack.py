@@ -7,7 +7,8 @@ found again by its bytes, taken out, and replaced by the name of the weight.
 
 import copy
 import hashlib
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -51,6 +52,7 @@ from duologue.token2wav.hift import HiFT
 from duologue.token2wav.layout import CONFIG, OUTSIDE, front_end_metadata
 from duologue.token2wav.step import FrontEndId
 from duologue.token2wav.weights import Model
+from duologue.training.sounds import FILE as SOUNDS_FILE
 from duologue.training.voice import FILE as VOICE_FILE
 from duologue.voices import ARRAYS, VoiceInfo
 
@@ -91,6 +93,7 @@ def pack(
     folder: Path,
     *,
     card: str,
+    sounds: Mapping[str, Sequence[int]],
     report: Callable[[str, float], None] = lambda graph, difference: None,
 ) -> Package:
     """Write an embedded voice.
@@ -101,6 +104,7 @@ def pack(
         speaker: Who speaks.
         folder: Where to; what it holds is replaced.
         card: The model card, Markdown.
+        sounds: Codes of sounds that are no words.
         report: Told of each graph, and the relative rms difference of its file from its module.
 
     Raises:
@@ -125,7 +129,8 @@ def pack(
     _write_rest(folder, model, speaker, front_end)
     write_atomically(folder / CARD, card.encode())
     files = {path.name: _facts(path) for path in sorted(folder.iterdir())}
-    manifest = Manifest(talker=talker.config, graphs=graphs, files=files)
+    facts = {"talker": talker.config, "graphs": graphs, "sounds": sounds, "files": files}
+    manifest = Manifest.model_validate(facts)
     write_atomically(folder / MANIFEST, manifest.model_dump_json(indent=1).encode())
     if (size := sum(path.stat().st_size for path in folder.iterdir())) > MAX_BYTES:
         raise EngineError(f"{folder}: {size} bytes, expected {MAX_BYTES} at most; shrink a model")
@@ -145,7 +150,8 @@ def pack_work(
     """Write an embedded voice of what the stages have left in a work folder.
 
     Args:
-        work: Holds talker.safetensors, flow.safetensors, hift.safetensors and voice.safetensors.
+        work: Holds talker.safetensors, flow.safetensors, hift.safetensors, voice.safetensors and
+            sounds.json.
         folder: As for `pack`, as `card` and `report`.
         card: The model card.
         name: Of the voice.
@@ -173,13 +179,15 @@ def pack_work(
         raise ModelError(
             f"{work / VOICE_FILE}: found {', '.join(clip)}, expected {', '.join(ARRAYS)}"
         )
-    return pack(speaks, model, Speaker(name, **clip), folder, card=card, report=report)
+    sounds = _read(lambda path: json.loads(path.read_bytes()), work / SOUNDS_FILE)
+    speaker = Speaker(name, **clip)
+    return pack(speaks, model, speaker, folder, card=card, sounds=sounds, report=report)
 
 
 def _read(load: Callable[[Path], dict[str, A]], path: Path) -> dict[str, A]:
     try:
         return load(path)
-    except (OSError, SafetensorError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         raise ModelError(f"{path} cannot be read ({error}); run its stage first") from error
 
 

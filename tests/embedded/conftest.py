@@ -7,7 +7,7 @@ import torch
 
 from duologue.embedded.package import Package
 from duologue.training.pack import pack
-from tests.embedded.tiny import CARD, SPEAKER, decoder, talker
+from tests.embedded.tiny import CARD, SOUNDS, SPEAKER, decoder, talker
 
 
 @pytest.fixture(scope="session")
@@ -15,7 +15,7 @@ def packed(tmp_path_factory):
     """The folder; not to be written to."""
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("embedded") / "voice"
-    pack(talker(), decoder(), SPEAKER, folder, card=CARD)
+    pack(talker(), decoder(), SPEAKER, folder, card=CARD, sounds=SOUNDS)
     return folder
 
 

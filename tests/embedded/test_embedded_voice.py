@@ -33,7 +33,7 @@ from duologue.token2wav.config import EMBEDDED
 from processors.frames import AnswerTextFrame, SpeechTokensFrame
 from services.talker import Talker
 from services.token2wav import Token2wav, VoiceAudioFrame
-from tests.embedded.tiny import DECODER
+from tests.embedded.tiny import DECODER, SOUNDS
 
 # Its fixture exports seven graphs.
 pytestmark = pytest.mark.timeout(400)
@@ -179,6 +179,13 @@ def test_speak_says_a_text_the_same_for_the_same_seed(run, packed, tmp_path):
     assert all(rtf > 0 for rtf in facts["rtf"].values())
     np.testing.assert_array_equal(said("b.wav", 3)[1], samples)
     assert not np.array_equal(said("c.wav", 4)[1], samples)
+
+
+async def test_a_laugh_in_a_text_is_heard(package):
+    alone = await speak(package, "<laugh>[sighs]")
+    assert alone.audio_tokens == sum(map(len, SOUNDS.values())) and not alone.cut
+    with pytest.raises(InputError, match="nothing to say"):
+        await speak(package, "[cough] [laugh"[:7])
 
 
 async def test_speech_that_does_not_end_is_counted(package):

@@ -1,5 +1,7 @@
 """From what the training stages leave behind to what is packed."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -11,7 +13,7 @@ from duologue.training import pack as packing
 from duologue.training.pack import pack_work
 from duologue.training.speech import Speech, normal
 from duologue.training.voice import write_voice
-from tests.embedded.tiny import CARD, DECODER, SPEAKER, TALKER, decoder, talker
+from tests.embedded.tiny import CARD, DECODER, SOUNDS, SPEAKER, TALKER, decoder, talker
 
 LENGTHS = [60, 20, 40, 45]
 """Tokens of four utterances; the last three are the dev split."""
@@ -39,32 +41,36 @@ def work(tmp_path, speech):
     hift = {f"hift.{name}": tensor for name, tensor in decoder().hift.state_dict().items()}
     save_torch(hift, tmp_path / "hift.safetensors")
     write_voice(speech, tmp_path, DECODER)
+    (tmp_path / "sounds.json").write_text(json.dumps(SOUNDS))
     return tmp_path
 
 
 @pytest.fixture
 def packed_of(work, monkeypatch, tmp_path):
     """What is packed of the work folder, without the packing."""
-    monkeypatch.setattr(packing, "pack", lambda *models, **options: (*models, options["card"]))
+    monkeypatch.setattr(
+        packing, "pack", lambda *models, **options: (*models, options["card"], options["sounds"])
+    )
     return lambda: pack_work(work, tmp_path / "out", card=CARD, talker=TALKER, token2wav=DECODER)
 
 
 def test_the_weights_of_all_stages_are_packed(packed_of, speech):
-    speaks, model, speaker, _, card = packed_of()
+    speaks, model, speaker, _, card, sounds = packed_of()
     pairs = ((speaks, talker()), (model.flow, decoder().flow), (model.hift, decoder().hift))
     for got, expected in pairs:
         for name, tensor in expected.state_dict().items():
             assert torch.equal(got.state_dict()[name], tensor)
-    assert card == CARD and model.config == DECODER
+    assert card == CARD and sounds == SOUNDS and model.config == DECODER
     # The first of the dev split that is long enough.
     np.testing.assert_array_equal(speaker.tokens, np.arange(80, 120))
     np.testing.assert_array_equal(speaker.mel, normal(speech.mel[160:240]).numpy())
     assert speaker.embedding.shape == SPEAKER.embedding.shape
 
 
-def test_a_stage_that_was_not_run_is_named(packed_of, work):
-    (work / "flow.safetensors").unlink()
-    with pytest.raises(ModelError, match=r"flow\.safetensors cannot be read.*run its stage"):
+@pytest.mark.parametrize("file", ["flow.safetensors", "sounds.json"])
+def test_a_stage_that_was_not_run_is_named(packed_of, work, file):
+    (work / file).unlink()
+    with pytest.raises(ModelError, match=rf"{file} cannot be read.*run its stage"):
         packed_of()
 
 

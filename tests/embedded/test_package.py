@@ -17,12 +17,13 @@ from duologue.engines.export import relative_rms
 from duologue.engines.torch_model import engine_of
 from duologue.errors import DuologueError, EngineError, InputError, ModelError
 from duologue.talker.config import FIRST_CODE
+from duologue.talker.engine import signature
 from duologue.token2wav import pipeline
 from duologue.token2wav.pipeline import EngineSettings
 from duologue.token2wav.step import VocoderWork
 from duologue.token2wav.stream import Schedule
 from duologue.training.pack import MOST_CONSTANTS, Rounded, Speaker, pack, rounded
-from tests.embedded.tiny import CARD, DECODER, SPEAKER, TALKER, decoder, talker
+from tests.embedded.tiny import CARD, DECODER, SOUNDS, SPEAKER, TALKER, decoder, talker
 from tests.token2wav.flows import make_voice
 
 # Its fixture exports seven graphs.
@@ -43,7 +44,7 @@ def test_the_talker_is_that_of_torch_within_eight_bits(package):
     with torch.inference_mode():
         hidden, _ = talker().hidden(torch.from_numpy(ids), None)
         expected = talker().head(hidden)[0].numpy()
-    graph, logits = package.talker(), []
+    graph, logits = package._open("talker", signature(TALKER), 1), []
     past = np.zeros(graph.inputs[1].size({"batch": 1, "past": 0}), np.float32)
     for piece in np.split(ids, [3, 4, 9], axis=1):
         out = graph.run({"ids": piece, "past": past})
@@ -310,7 +311,7 @@ def test_a_voice_that_is_too_large_is_not_made(tmp_path, monkeypatch):
     monkeypatch.setattr(packing, "MAX_BYTES", 1000)
     monkeypatch.setattr(packing, "_exports", lambda talker, model: iter(()))
     with pytest.raises(EngineError, match="expected 1000 at most; shrink a model"):
-        pack(talker(), decoder(), SPEAKER, tmp_path, card=CARD)
+        pack(talker(), decoder(), SPEAKER, tmp_path, card=CARD, sounds=SOUNDS)
     with pytest.raises(DuologueError):
         Package(tmp_path)
 

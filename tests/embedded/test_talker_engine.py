@@ -15,7 +15,7 @@ from duologue.lm.prompt import IdsPart, TextPart
 from duologue.talker.config import CODES, END, FIRST_CODE, text_ids
 from duologue.talker.engine import TalkerEngine, signature
 from duologue.talker.sampling import Sampling, draw, lengths, uniforms
-from tests.embedded.tiny import TALKER, talker
+from tests.embedded.tiny import SOUNDS, TALKER, talker
 from tests.token2wav.flows import Spy
 
 TEXT = "hello there."
@@ -198,6 +198,30 @@ async def test_a_text_that_is_long_for_its_positions_is_said_in_pieces(graph):
     assert [step for step in steps if step == Ids((END,))] == steps[-2:-1]
     assert (await steps_of(engine, replace(asked, max_tokens=90)))[-1] == Finish("length", 90)
     await engine.close()
+
+
+async def test_sounds_are_said_where_they_stand(graph):
+    graph.graph = Scripted(lambda past: likely(END))
+    engine = TalkerEngine(graph, TALKER, sounds=SOUNDS)
+
+    async def codes_of(text: str, **options) -> list[int]:
+        ids = await ids_of(engine, request(text, **options))
+        assert ids[-1] == END
+        return [token - FIRST_CODE for token in ids[:-1]]
+
+    assert await codes_of("[laugh]") == SOUNDS["laugh"]
+    assert await codes_of("[sigh] [laugh].") == [*SOUNDS["sigh"], *SOUNDS["laugh"]]
+    assert not graph.calls
+    least = lengths(len("hello"))[0]
+    said = await codes_of("Hello [laugh] hello")
+    assert said[least:-least] == SOUNDS["laugh"] and len(graph.calls) == 2 * (least + 1)
+    cut = await steps_of(engine, request("[laugh]", max_tokens=2))
+    assert cut[-1] == Finish("length", 2)
+    with pytest.raises(InputError, match="expected 3 to"):
+        await codes_of("[cough]"[:1])
+    await engine.close()
+    with pytest.raises(InputError, match=r"\[sigh\]: found a sound that this voice has not"):
+        await steps_of(TalkerEngine(graph, TALKER), request("[sigh]"))
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,7 @@ DECODER = Token2wavConfig(
         source_resblock_dilation_sizes=((1,),) * 3,
     ),
 )
+SOUNDS = {"laugh": [1, 2, 3], "sigh": [4, 5]}
 CARD = "# A tiny voice\n"
 _rng = np.random.default_rng(0)
 SPEAKER = Speaker(

@@ -26,7 +26,7 @@ from duologue.serving.server import check_tls, check_token, run
 from duologue.serving.talker import Talker
 from duologue.token2wav.weights import load_preset, save
 from duologue.training.pack import pack
-from tests.embedded.tiny import CARD, SPEAKER, decoder, talker
+from tests.embedded.tiny import CARD, SOUNDS, SPEAKER, decoder, talker
 from tests.fakes import FakeEngine, FakeVoice
 from tests.serving.servers import TOKEN, client, heard, limits, served, start, text, tokens
 from tests.test_speech_lm import COSYVOICE2, ids_of
@@ -190,7 +190,7 @@ async def test_a_set_up_with_token2wav_and_no_piper(model, store):
 @pytest.mark.slow
 async def test_a_set_up_with_the_embedded_talker_and_token2wav(tmp_path, store, caplog):
     folder = tmp_path / "embedded"
-    pack(talker(), decoder(), SPEAKER, folder, card=CARD)
+    pack(talker(), decoder(), SPEAKER, folder, card=CARD, sounds=SOUNDS)
     config = BotConfig.model_validate(
         {
             "talker": {"engine": "embedded", "max_tokens": 20},

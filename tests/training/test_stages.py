@@ -5,9 +5,10 @@ import json
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
-from duologue.errors import EngineError
+from duologue.errors import EngineError, ModelError
+from duologue.models import ensure
 from duologue.talker.config import END, FIRST_CODE, SPEECH, TalkerConfig, text_ids
 from duologue.talker.model import Talker
 from duologue.token2wav.config import TINY
@@ -16,6 +17,7 @@ from duologue.token2wav.weights import random_weights
 from duologue.training.curves import draw_curves
 from duologue.training.flow import FlowTask, chunk_bias, encode, estimate, train_flow
 from duologue.training.loop import Settings
+from duologue.training.sounds import write_sounds
 from duologue.training.talker import (
     NOTHING,
     Network,
@@ -40,6 +42,22 @@ def flow() -> Flow:
 
 def figures(path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_the_teacher_laughs_and_sighs_in_codes(tmp_path):
+    torch.manual_seed(0)
+    tokenizer = Tokenizer()
+    save_file(tokenizer.state_dict(), tmp_path / "tokenizer.safetensors")
+    teacher = ensure("piper-en_US-joe-medium")
+    codes = json.loads(write_sounds(tmp_path, teacher).read_text())
+    assert list(codes) == ["laugh", "sigh"]
+    for said in codes.values():
+        # About a second.
+        assert 12 < len(said) < 50 and all(0 <= code < CODES for code in said)
+        assert len(set(said)) > 5
+    (tmp_path / "tokenizer.safetensors").unlink()
+    with pytest.raises(ModelError, match="run its stage first"):
+        write_sounds(tmp_path, teacher)
 
 
 def test_the_encoder_is_trained_as_it_runs(flow):

@@ -5,6 +5,7 @@ from collections.abc import Container
 from duologue.errors import UsageError
 from duologue.particles.render import Notation, NotationRenderer, Unknown
 from duologue.particles.renderers.cosyvoice import COSYVOICE2, COSYVOICE3
+from duologue.particles.renderers.duologue_talker import DUOLOGUE_TALKER
 from duologue.particles.renderers.index_tts import INDEX_TTS2, INDEX_TTS25
 from duologue.particles.renderers.plain import KOKORO, PIPER, interjections
 from duologue.particles.renderers.spark import SPARK_TTS
@@ -20,6 +21,7 @@ NOTATIONS = {
         INDEX_TTS2,
         INDEX_TTS25,
         SPARK_TTS,
+        DUOLOGUE_TALKER,
         PIPER,
         KOKORO,
     )
