@@ -141,9 +141,10 @@ def check_voice(voice: VoicePrompt, config: Token2wavConfig, max_frames: int | N
         InputError: too short, too long, of other types or sizes, or not finite in float32.
     """
     tokens = check_tokens(voice.tokens, config.flow.vocab_size, "tokens of the voice")
-    if len(tokens) < config.look_ahead:
+    least = config.look_ahead + config.reopens_prompt
+    if len(tokens) < least:
         raise InputError(
-            f"voice: found {len(tokens)} tokens, expected at least {config.look_ahead}; "
+            f"voice: found {len(tokens)} tokens, expected at least {least}; "
             "record a few seconds of speech"
         )
     bins, frames = config.flow.output_size, config.frames_per_token * len(tokens)

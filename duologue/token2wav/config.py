@@ -161,6 +161,10 @@ class Token2wavConfig(_Strict):
     flow: FlowConfig = FlowConfig()
     hift: HiftConfig = HiftConfig()
     token_rate_hz: Positive = 25
+    reopens_prompt: bool = False
+    """Whether the last `look_ahead` tokens of a voice's clip are solved once more with the first
+    chunk of each utterance, to whose tokens they look ahead. If not, the clip's own first tokens
+    stand for those that come, as in Step-Audio 2: an utterance's first 60 ms are then blurred."""
 
     @model_validator(mode="after")
     def _rates_agree(self) -> "Token2wavConfig":
@@ -233,6 +237,7 @@ EMBEDDED = Token2wavConfig(
         ),
     ),
     hift=HiftConfig(base_channels=192, f0_channels=160),
+    reopens_prompt=True,
 )
 """The embedded voice's: about 14 million parameters, made by `duologue.training`."""
 

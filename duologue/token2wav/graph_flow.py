@@ -26,6 +26,34 @@ from duologue.token2wav.step import FlowWork, Handle, Slots, VoicePrompt
 from duologue.token2wav.window import Memory
 
 
+@dataclass(frozen=True, slots=True)
+class Lead:
+    """The end of a voice's clip, which is solved once more with an utterance's first chunk.
+
+    Attributes:
+        tokens: int32 [n]; none unless the model `reopens_prompt`.
+        start: Noise, float32 [frames_per_token * n, mel_bins].
+        cond: Mel, of the same shape.
+    """
+
+    tokens: np.ndarray
+    start: np.ndarray
+    cond: np.ndarray
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True)
+class Prompt:
+    """What a voice's sessions share: the caches of its clip, without the lead, and the lead."""
+
+    memory: Memory
+    lead: Lead
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of both."""
+        return self.memory.nbytes + self.lead.start.nbytes + self.lead.cond.nbytes
+
+
 @dataclass(slots=True)
 class Session:
     """One utterance on its way.
@@ -34,12 +62,12 @@ class Session:
         seed: Of its noise.
         speaker: float32 [mel_bins].
         prompt: What came before its first frame; shared and read-only.
-        memory: What it has said so far.
+        memory: What it has said so far, the lead included.
     """
 
     seed: int
     speaker: np.ndarray
-    prompt: Memory
+    prompt: Prompt
     memory: Memory
 
     def copy(self) -> "Session":
@@ -82,7 +110,7 @@ class GraphFlow:
         self.config = config
         self._solver = Solver(graphs, config)
         self._window, self._max_prompt = window, max_prompt
-        self._prompts: Shared[Memory] = Shared(voices)
+        self._prompts: Shared[Prompt] = Shared(voices)
         self._slots = Slots(capacity)
         self._sessions: dict[Handle, Session] = {}
         self._running = threading.Lock()
@@ -116,9 +144,9 @@ class GraphFlow:
             raise
         memory = replace(
             self._solver.blank(self._window // self.config.frames_per_token),
-            pre_cache=prompt.pre_cache,
-            up_cache=prompt.up_cache,
-            conv_cache=prompt.conv_cache,
+            pre_cache=prompt.memory.pre_cache,
+            up_cache=prompt.memory.up_cache,
+            conv_cache=prompt.memory.conv_cache,
         )
         with self._table:
             self._sessions[handle] = Session(
@@ -178,7 +206,8 @@ class GraphFlow:
             for place, (item, (tokens, spoken)) in enumerate(zip(work, chunks, strict=True)):
                 session = self._sessions.get(item.handle)
                 if session and spoken:
-                    groups[spoken].append((place, self._row(session, tokens, spoken)))
+                    row = self._row(session, tokens, spoken)
+                    groups[len(row.start)].append((place, row))
             advanced = [
                 (place, row, mel, advance)
                 for group in groups.values()
@@ -189,7 +218,8 @@ class GraphFlow:
             for place, row, mel, advance in advanced:
                 if work[place].handle in self._sessions:
                     row.past[-1].extend(advance)
-                    mels[place] = mel
+                    _, spoken = chunks[place]
+                    mels[place] = mel[-self.config.frames_per_token * spoken :]
         return mels
 
     def offline(
@@ -215,13 +245,15 @@ class GraphFlow:
 
     def _row(self, session: Session, tokens: np.ndarray, spoken: int) -> Row:
         frames, bins = spoken * self.config.frames_per_token, self.config.flow.output_size
-        return Row(
-            tokens=tokens,
-            start=noise.normal(session.seed, noise.FLOW, session.memory.mel.written, frames, bins),
-            cond=np.zeros((frames, bins), np.float32),
-            speaker=session.speaker,
-            past=(session.prompt, session.memory),
+        lead, written = session.prompt.lead, session.memory.mel.written
+        start = noise.normal(
+            session.seed, noise.FLOW, max(0, written - len(lead.start)), frames, bins
         )
+        cond = np.zeros_like(start)
+        if not written:
+            tokens = np.concatenate([lead.tokens, tokens])
+            start, cond = np.concatenate([lead.start, start]), np.concatenate([lead.cond, cond])
+        return Row(tokens, start, cond, session.speaker, (session.prompt.memory, session.memory))
 
     def _prompt_row(self, voice: VoicePrompt) -> Row:
         """The voice's own clip: its mel is known, and its first tokens stand for those to come."""
@@ -251,12 +283,18 @@ class GraphFlow:
             past=(),
         )
 
-    def _listen(self, voice: VoicePrompt) -> Memory:
-        """The caches of a voice: one chunk over its whole clip."""
-        row = self._prompt_row(voice)
+    def _listen(self, voice: VoicePrompt) -> Prompt:
+        """The caches of a voice: one chunk over its clip."""
+        row, count = self._prompt_row(voice), len(voice.tokens)
+        if self.config.reopens_prompt:
+            # What the last ones of the chunk look ahead to is known then: the lead.
+            row.tokens, count = voice.tokens, count - self.config.look_ahead
+        frames = self.config.frames_per_token * count
+        lead = Lead(voice.tokens[count:], row.start[frames:], row.cond[frames:])
+        row.start, row.cond = row.start[:frames], row.cond[:frames]
         [(_, advance)] = self._solver.advance([row])
         [memory] = row.past
         memory.extend(advance)
         for array in memory.arrays():
             array.flags.writeable = False
-        return memory
+        return Prompt(memory, lead)

@@ -45,12 +45,12 @@ def graphs_of(flow: Flow, config: Token2wavConfig) -> FlowGraphs:
 
 
 @cache
-def _tiny() -> Flow:
+def tiny_flow() -> Flow:
     return load_preset("tiny", 5).flow
 
 
 def tiny_graphs() -> FlowGraphs:
-    return graphs_of(_tiny(), TINY)
+    return graphs_of(tiny_flow(), TINY)
 
 
 def make_voice(seed: int, tokens: int = 8, missing: int = 0) -> VoicePrompt:

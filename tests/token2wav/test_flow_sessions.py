@@ -30,7 +30,7 @@ def test_voice_is_computed_once_and_read_only(graphs, flow):
     prompts = [flow.snapshot(handle).prompt for handle in (first, second)]
     assert prompts[0] is prompts[1]
     with pytest.raises(ValueError, match="read-only"):
-        prompts[0].estimator.ring[:] = 0
+        prompts[0].memory.estimator.ring[:] = 0
 
 
 def test_evicted_voice_stays_with_its_session(graphs):

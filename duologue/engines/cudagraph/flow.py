@@ -21,6 +21,7 @@ from duologue.engines.cudagraph.programs import Line, Program
 from duologue.engines.cudagraph.state import Caches, Memory
 from duologue.engines.cudagraph.voices import VoiceSlots
 from duologue.engines.cudagraph.weights import Packer, pack_encoder, pack_estimator
+from duologue.errors import ConfigError
 from duologue.token2wav import noise
 from duologue.token2wav.checks import (
     check_chunks,
@@ -78,7 +79,7 @@ class CudaGraphFlow:
         device: "cuda" or "cuda:1"; "cpu" is for tests under Triton's interpreter.
 
     Raises:
-        ConfigError: a size that does not hold whole tokens.
+        ConfigError: a size that does not hold whole tokens, or a model that reopens prompts.
         EngineError: there is no such device.
     """
 
@@ -96,6 +97,8 @@ class CudaGraphFlow:
         device: str = "cuda",
     ):
         check_whole_tokens(config, window=window, max_prompt=max_prompt)
+        if config.reopens_prompt:
+            raise ConfigError("the engine cudagraph cannot reopen a prompt; take onnx or torch")
         self.config, self._device, self._dtype = config, find_device(device), dtype
         self._max_batch, self._max_prompt = max_batch, max_prompt
         pack = Packer(self._device, dtype)
