@@ -175,7 +175,8 @@ def build_session(
             *outputs,
         ]
     )
-    figures = ConversationMetrics(channel.kind, send, voice=config.voice.engine, clock=clock)
+    speaker = config.talker.family if config.talker else config.voice.engine
+    figures = ConversationMetrics(channel.kind, send, voice=speaker, clock=clock)
     traced = tracing()
     worker = PipelineWorker(
         pipeline,
@@ -227,12 +228,13 @@ def _lm(
 
 def _voices(models: Models, config: BotConfig, memory: Memory) -> list[FrameProcessor]:
     """What says text, and what says speech tokens; announcements are text in any case."""
-    speech = models.speech
+    speech, voice = models.speech, models.voice
+    says_text: list[FrameProcessor] = [Voice(voice, lang=config.lang)] if voice else []
     if speech is None or speech.batcher is None or speech.voice is None:
-        return [Voice(models.voice, lang=config.lang)]
+        return says_text
     decoder = Token2wav(speech.batcher, speech.voice)
     if speech.talker is None or config.talker is None:
-        return [Voice(models.voice, lang=config.lang), decoder]
+        return [*says_text, decoder]
     talker = Talker(
         speech.talker,
         speech.vocabulary,

@@ -59,13 +59,14 @@ class Models:
 
     asr: Whisper | Funasr
     lm: Engine
-    voice: PiperVoice
+    voice: PiperVoice | None
     speech: Speech | None = None
 
     async def close(self) -> None:
         """Release the models."""
         self.asr.close()
-        self.voice.close()
+        if self.voice:
+            self.voice.close()
         if self.speech and self.speech.batcher:
             await asyncio.to_thread(self.speech.batcher.close)
         if self.speech and self.speech.talker:
@@ -80,7 +81,7 @@ async def load_models(config: BotConfig) -> Models:
         EngineError: a model cannot be found, fetched or loaded.
     """
     parts = check_speech(config)
-    refs = [config.voice.model]
+    refs = [] if config.talker else [config.voice.model]
     refs += [config.asr.model] if config.asr.engine == "whisper" else []
     refs += [config.lm.model] if config.lm.engine == "llamacpp" and not config.speech_lm else []
     with stderr_progress() as progress:
@@ -95,7 +96,7 @@ async def load_models(config: BotConfig) -> Models:
     models = Models(asr, lm, voice, speech)
     first = _first_request(config, parts)
     try:
-        await asyncio.gather(lm.prewarm(first), asyncio.to_thread(voice.synthesize, "Hello."))
+        await asyncio.gather(lm.prewarm(first), _warm_voice(models))
     except BaseException:
         await models.close()
         raise
@@ -103,6 +104,14 @@ async def load_models(config: BotConfig) -> Models:
     gc.collect()
     gc.freeze()
     return models
+
+
+async def _warm_voice(models: Models) -> None:
+    """Run what says text once: its first run is the slowest."""
+    if models.voice:
+        await asyncio.to_thread(models.voice.synthesize, "Hello.")
+    if models.speech and models.speech.talker:
+        await models.speech.talker.prewarm([])
 
 
 def _load_asr(config: BotConfig) -> Whisper | Funasr:
@@ -118,7 +127,10 @@ def _load_asr(config: BotConfig) -> Whisper | Funasr:
     return Whisper(ensure(asr.model), language=config.lang, threads=asr.threads)
 
 
-def _load_voice(config: BotConfig) -> PiperVoice:
+def _load_voice(config: BotConfig) -> PiperVoice | None:
+    """The decoupled voice; a talker says all texts itself."""
+    if config.talker:
+        return None
     voice = config.voice
     return PiperVoice(ensure(voice.model), threads=voice.threads, speed=voice.speed)
 
@@ -220,6 +232,10 @@ def _load_speech(config: BotConfig, parts: _Fitting | None) -> Speech | None:
         settings = EngineSettings(sessions=decoder.sessions)
         loaded = token2wav.load(decoder.model, decoder.engine, settings)
         loaded.check_voice(parts.voice)
+        with loaded.utterance(parts.voice, 0) as utterance:
+            # The caches of the voice, which no answer is to wait for.
+            utterance.push(parts.voice.tokens)
+            utterance.finish()
         batcher, takes = loaded.batcher(), loaded.config
     parts.profile.check_decoder(takes.codebook, takes.flow.vocab_size, takes.token_rate_hz)
     return Speech(parts.vocabulary, batcher, parts.voice, parts.talker)

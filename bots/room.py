@@ -163,7 +163,7 @@ def create_app(models: Models, config: BotConfig) -> FastAPI:
             "capacity": room.places.capacity,
             "active": room.places.taken,
             "ice_servers": room.ice.for_browser(),
-            "models": {"asr": config.asr.model, "lm": config.lm.model, "voice": config.voice.model},
+            "models": {"asr": config.asr.model, "lm": config.lm.model, "voice": config.speaks},
         }
 
     @app.post("/api/offer")

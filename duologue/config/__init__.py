@@ -77,6 +77,11 @@ class BotConfig(Section):
     token2wav: Token2wavSection | None = None
     serve: ServeConfig = ServeConfig()
 
+    @property
+    def speaks(self) -> str:
+        """What says the bot's text: a talker's family, or the decoupled voice's model."""
+        return self.talker.family if self.talker else self.voice.model
+
     @model_validator(mode="after")
     def _speech_lm_is_whole(self) -> "BotConfig":
         if self.speech_lm and self.lm.tool_choice == "rules":

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import sys
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ from pipecat.tests.utils import run_test
 
 from bots.cli import CONFIGS
 from bots.models import _load_speech, check_speech
-from duologue.cli import main
 from duologue.config import BotConfig, load_config
 from duologue.embedded.package import find_package
 from duologue.embedded.speak import speak
@@ -144,20 +142,6 @@ def test_what_does_not_go_together_is_refused(tmp_path, talker, token2wav, messa
 
 
 # The command
-
-
-@pytest.fixture
-def run(monkeypatch, capfd):
-    """Run the command in this process: (exit code, stdout, stderr)."""
-
-    def call(*arguments) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["duologue", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = capfd.readouterr()
-        return ended.value.code or 0, out, err  # type: ignore[return-value]
-
-    return call
 
 
 def test_speak_says_a_text_the_same_for_the_same_seed(run, packed, tmp_path):
