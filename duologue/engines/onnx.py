@@ -48,6 +48,8 @@ class OnnxGraph:
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
         options.log_severity_level = 3
+        # Inputs have another length at nearly every run: a plan of memory for each costs time.
+        options.enable_mem_pattern = False
         # Idle threads leave their cores to other sessions at once.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         try:
