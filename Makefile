@@ -61,7 +61,7 @@ soak: dev ## a quarter of an hour of phone calls; fails on gaps, silence or grow
 	$(DEV)/bin/python -m benchmarks.calls --kind graph --calls 10 --seconds 900 $(ARGS)
 
 churn: dev ## half an hour of phone calls that come and go; fails on growing memory, tasks or files
-	$(DEV)/bin/python -m benchmarks.churn $(ARGS)
+	$(DEV)/bin/python -m benchmarks.churn --warm-s 900 $(ARGS)
 
 bench: dev ## figures of latency and of barge-in, in a real browser
 	$(DEV)/bin/python benchmarks/latency.py $(ARGS)

@@ -19,12 +19,12 @@ from benchmarks.embedded_voice import HELD, read_held
 from duologue.asr.whisper import Whisper
 from duologue.audio.pcm import ASR_RATE_HZ
 from duologue.embedded.package import Package
-from duologue.embedded.speak import TEMPERATURE, speak
+from duologue.embedded.speak import speak
 from duologue.lm.engine import Ids, Request
 from duologue.lm.llamacpp import LlamaCpp
 from duologue.lm.prompt import TextPart
 from duologue.models import ensure
-from duologue.talker.config import END, FIRST_CODE
+from duologue.talker.config import END, FIRST_CODE, TEMPERATURE
 from duologue.talker.engine import TalkerEngine
 from duologue.token2wav.pipeline import Token2wav
 from duologue.token2wav.step import VoicePrompt

@@ -242,7 +242,7 @@ async def rehearse(script: list[Utterance], url: str) -> Timeline:
 
 
 def read_script(path: Path) -> list[Utterance]:
-    """A script; what it has no recordings of is spoken by the embedded voice."""
+    """A script; what it has no recordings of is spoken by the Piper voice."""
     voice = PiperVoice(ensure(VOICE))
     try:
         return load_script(path, lambda text: resample(speak(voice, text), voice.rate_hz, RATE_HZ))

@@ -55,7 +55,7 @@ def _packages() -> list[Check]:
     wanted = [
         ("ctranslate2", "ctranslate2", "speech recognition", False),
         ("xllamacpp", "xllamacpp", "the embedded LM", False),
-        ("onnxruntime", "onnxruntime", "the embedded voice", False),
+        ("onnxruntime", "onnxruntime", "the voices", False),
         ("pipecat-ai", "pipecat", "the bots; pip install -e '.[room]'", False),
         ("webrtcvad-wheels", "webrtcvad", "vad.engine webrtcvad; -e '.[webrtcvad]'", True),
         ("funasr", "funasr", "asr.engine funasr; -e '.[funasr]'", True),

@@ -1,5 +1,6 @@
 """Shared fixtures: the embedded models are loaded once for all tests."""
 
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from loguru import logger
 
 from duologue.asr.whisper import Whisper
 from duologue.audio.pcm import ASR_RATE_HZ, read_audio, resample
+from duologue.cli import main
 from duologue.models import ensure
 from duologue.tts.piper import PiperVoice
 from tests.conversing import run_call
@@ -61,3 +63,17 @@ def clip():
 def converse(whisper):
     """Run a scenario with an engine that gives these answers, as `conversing.run_call` does."""
     return partial(run_call, whisper=whisper)
+
+
+@pytest.fixture
+def run(monkeypatch, capfd):
+    """Run the command in this process: (exit code, stdout, stderr)."""
+
+    def call(*arguments) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["duologue", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capfd.readouterr()
+        return ended.value.code or 0, out, err  # type: ignore[return-value]
+
+    return call

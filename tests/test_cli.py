@@ -1,7 +1,6 @@
 """The command line: bad input gets one clear line and the right exit code, never a traceback."""
 
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -9,21 +8,7 @@ import pytest
 import soundfile
 import typer
 
-from duologue.cli import app, main
-
-
-@pytest.fixture
-def run(monkeypatch, capfd):
-    """Run the command in this process: (exit code, stdout, stderr)."""
-
-    def call(*arguments: str | Path) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["duologue", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = capfd.readouterr()
-        return ended.value.code or 0, out, err
-
-    return call
+from duologue.cli import app
 
 
 @pytest.fixture

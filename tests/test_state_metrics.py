@@ -18,6 +18,12 @@ from tests.embedded.tiny import TALKER, talker
 from tests.token2wav.flows import OTHER, VOICE, Spy, chunks_of, make_tokens
 
 
+@pytest.fixture(autouse=True)
+def alone(monkeypatch):
+    """Other tests' engines may live on."""
+    monkeypatch.setattr(STATE, "_holders", [])
+
+
 def told() -> dict[tuple[str, ...], float]:
     """What a scrape finds, by engine or device and what it is of."""
     return {

@@ -1,7 +1,7 @@
 """Sections of a bot's parts: ears, turns, models, voices."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -9,6 +9,7 @@ from duologue.config.section import Section
 from duologue.embedded import FOLDER
 from duologue.lm.formats.duologue_talker import DUOLOGUE_TALKER
 from duologue.lm.modes import Mode
+from duologue.talker.config import TEMPERATURE
 
 
 class AsrConfig(Section):
@@ -103,6 +104,13 @@ class TalkerSection(FamilyConfig):
     clip_text: str | None = Field(
         default=None, description="The words of the voice's clip: the model goes on from it"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _embedded_one_is_cooler(cls, values: Any) -> Any:
+        if isinstance(values, dict) and values.get("engine") == "embedded":
+            return {"temperature": TEMPERATURE, "repeat_penalty": 1.0, **values}
+        return values
 
     @model_validator(mode="after")
     def _engine_has_what_it_needs(self) -> "TalkerSection":

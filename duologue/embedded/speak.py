@@ -14,12 +14,10 @@ from duologue.lm.engine import Ids, Request
 from duologue.lm.formats.duologue_talker import DUOLOGUE_TALKER
 from duologue.lm.prompt import TextPart
 from duologue.particles import Composer, Particle, Scanner, Text, talker_renderer
-from duologue.talker.config import END, FIRST_CODE
+from duologue.talker.config import END, FIRST_CODE, TEMPERATURE
 from duologue.talker.engine import PIECES, TalkerEngine
 from duologue.text import ClauseSplitter, Speaker
 from duologue.token2wav.stream import Utterance
-
-TEMPERATURE = 0.5
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,7 +111,9 @@ class TritonCall:
             inputs.append(_input("SCHEDULE", "INT32", int_contents=start.schedule))
         self.open = True
         await self._send([], *inputs, sequence_start=True, voice=start.voice)
-        await self._read()
+        if await self._read() is None:
+            ended = f"{self._server.url} ended the stream without an answer"
+            raise TryElsewhere(EngineError(ended))
 
     async def write(self, request: pb.SynthesizeRequest) -> None:
         """Send tokens."""

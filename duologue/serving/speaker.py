@@ -38,7 +38,7 @@ class Engines:
 
     Attributes:
         lang: Language of texts that name none.
-        piper: The embedded voice.
+        piper: The decoupled voice.
         piper_name: The name of its model, under which it is asked for.
         batcher: token2wav.
         talker: Turns text to token2wav's tokens.

@@ -1,4 +1,4 @@
-"""The voices of a server: the store, the embedded voice, and the models that listen to clips."""
+"""The voices of a server: the store, the Piper voice, and the models that listen to clips."""
 
 import asyncio
 from collections.abc import Callable, Mapping

@@ -22,6 +22,9 @@ SOUNDS: tuple[Sound, ...] = get_args(Sound)
 """Sounds that are no words: each is a stretch of codes, said where a text has its name in []."""
 
 _SOUND = re.compile(rf"\[({'|'.join(SOUNDS)})\]")
+TEMPERATURE = 0.5
+"""At which codes are drawn: chosen on held-out sentences."""
+
 _UNKNOWN = re.compile(r"[^A-Za-z' .,?!;:-]+")
 _ACRONYM = re.compile(r"[A-Z]{2,}")
 

@@ -191,7 +191,7 @@ class TalkerEngine:
         if wrong := [token for token in ids if not 0 <= token < size]:
             raise InputError(f"prompt: found the id {wrong[0]}, expected 0 to {size - 1}")
         count, sounds = len(ids), any(isinstance(prompt, str) for prompt in found)
-        if len(found) > PIECES or not (sounds or count > 2) or count > room:
+        if not (sounds or count > 2) or count > room:
             raise InputError(
                 f"prompt: found {count} ids, expected 3 to {room}; give one clause at a time"
             )
@@ -256,7 +256,7 @@ class _Job:
         self._loop = asyncio.get_running_loop()
         self._pieces, self._empty = deque(pieces), past
         self._uniforms, self._ends = uniforms, ends
-        self._count = 0
+        self._count, self._ran_on = 0, False
         self._begin()
 
     def _begin(self) -> None:
@@ -279,10 +279,14 @@ class _Job:
         self._said.append(token)
         self._count += 1
         steps: list[Step | DuologueError] = [Ids((token,))]
+        full = self._count >= len(self._uniforms)
         if token in self._ends:
-            steps.append(Finish("stop", self._count))
-        elif len(self._said) >= self._sampling.most or self._count >= len(self._uniforms):
+            steps.append(Finish("length" if self._ran_on else "stop", self._count))
+        elif full or (len(self._said) >= self._sampling.most and not self._pieces):
             steps.append(Finish("length", self._count))
+        elif len(self._said) >= self._sampling.most:
+            self._ran_on = True
+            self._begin()
         return steps
 
     def _drawn(self, graph: Graph) -> int:

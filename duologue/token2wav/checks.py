@@ -141,7 +141,8 @@ def check_voice(voice: VoicePrompt, config: Token2wavConfig, max_frames: int | N
         InputError: too short, too long, of other types or sizes, or not finite in float32.
     """
     tokens = check_tokens(voice.tokens, config.flow.vocab_size, "tokens of the voice")
-    least = config.look_ahead + config.reopens_prompt
+    # A prompt that is reopened leaves a token to its caches.
+    least = config.look_ahead + (1 if config.reopens_prompt else 0)
     if len(tokens) < least:
         raise InputError(
             f"voice: found {len(tokens)} tokens, expected at least {least}; "

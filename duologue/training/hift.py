@@ -19,13 +19,14 @@ from duologue.errors import InputError
 from duologue.token2wav.config import EMBEDDED, HiftConfig
 from duologue.token2wav.hift import HiFT, Snake
 from duologue.token2wav.receptive_field import receptive_field
+from duologue.training.average import Average
 from duologue.training.discriminators import (
     Discriminators,
     discriminator_loss,
     feature_loss,
     generator_loss,
 )
-from duologue.training.loop import Average, Settings, Step, half, train
+from duologue.training.loop import Settings, Step, half, train
 from duologue.training.source import excite
 from duologue.training.spectral import MelLoss
 from duologue.training.speech import LogMel, Speech, normal, windows

@@ -7,8 +7,6 @@ the weights, is one CUDA graph; a stage's `loss` must therefore have fixed shape
 for the device.
 """
 
-import copy
-import json
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -20,9 +18,10 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from duologue.errors import EngineError, UsageError
+from duologue.training.average import Average
+from duologue.training.log import Log
 
 WARM_UP = 300
 """Steps over which the learning rate rises."""
@@ -236,37 +235,6 @@ def half(device: torch.device) -> torch.autocast:
     )
 
 
-class Average:
-    """An exponential moving average of a model's parameters, in a copy of the model."""
-
-    def __init__(self, model: nn.Module, decay: float = 0.999):
-        self.model = copy.deepcopy(model).eval().requires_grad_(False)
-        self._averages: list[Tensor] = list(self.model.parameters())
-        self._parameters: list[Tensor] = list(model.parameters())
-        self._approach = get_ema_multi_avg_fn(decay)
-
-    def update(self) -> None:
-        """Come a little nearer to the model."""
-        self._approach(self._averages, self._parameters, None)
-
-
-class Log:
-    """Lines of JSON in WORK/<stage>.log.jsonl, which `duologue train plot` draws; also printed."""
-
-    def __init__(self, work: Path, stage: str, *, resume: bool):
-        work.mkdir(parents=True, exist_ok=True)
-        self.path, self._stage = work / f"{stage}.log.jsonl", stage
-        if not resume:
-            self.path.unlink(missing_ok=True)
-
-    def write(self, **figures: Any) -> None:
-        """Add a line."""
-        rounded = {k: round(v, 6) if isinstance(v, float) else v for k, v in figures.items()}
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(rounded) + "\n")
-        print(self._stage, *(f"{name} {value:.5g}" for name, value in rounded.items()), flush=True)
-
-
 def rate_at(share: float, step: int, peak: float) -> float:
     """The learning rate when this share of the time has passed: linear up, cosine down to zero."""
     return peak * min(1.0, (step + 1) / WARM_UP) * 0.5 * (1 + math.cos(math.pi * min(share, 1.0)))
@@ -334,7 +302,8 @@ def train(stage: Stage, settings: Settings) -> Path:
         WORK/<stage>.safetensors, which is renewed every minute.
 
     Raises:
-        UsageError: the weights to begin with are of another model.
+        UsageError: weights to begin with that are of another model, or a stage that is resumed
+            in another way than it began.
         EngineError: the loss is no number any more.
     """
     run = _Run(stage, settings)
@@ -365,9 +334,15 @@ class _Run:
         self._log = Log(settings.work, stage.name, resume=settings.resume)
         self._weights = settings.work / f"{stage.name}.safetensors"
         self._resume = settings.work / f"{stage.name}.resume.pt"
+        self._started = settings.start is not None
         self.count = 0
         if settings.resume and self._resume.is_file():
             state = torch.load(self._resume, map_location=settings.device, weights_only=True)
+            if state["started"] != self._started:
+                raise UsageError(
+                    f"--resume: {self._resume} began {'with' if state['started'] else 'without'} "
+                    "--start; resume it in the same way"
+                )
             stage.load_state(state["stage"])
             self.count = state["count"]
             self._began -= state["seconds"]
@@ -414,6 +389,7 @@ class _Run:
         self._saved = self.seconds()
         aside = self._resume.with_suffix(".part")
         state = {"stage": self._stage.state(), "count": self.count, "seconds": self._saved}
+        state["started"] = self._started
         torch.save(state, aside)
         aside.replace(self._resume)
         weights = {name: t.cpu().contiguous() for name, t in self._stage.weights().items()}

@@ -1,12 +1,10 @@
 """A tiny embedded voice with random weights, packed once."""
 
 import shutil
-import sys
 
 import pytest
 import torch
 
-from duologue.cli import main
 from duologue.embedded.package import Package
 from duologue.training.pack import pack
 from tests.embedded.tiny import CARD, SOUNDS, SPEAKER, decoder, talker
@@ -30,17 +28,3 @@ def package(packed):
 def copied(packed, tmp_path):
     """A copy that may be damaged."""
     return shutil.copytree(packed, tmp_path / "copy")
-
-
-@pytest.fixture
-def run(monkeypatch, capfd):
-    """Run the command in this process: (exit code, stdout, stderr)."""
-
-    def call(*arguments) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["duologue", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = capfd.readouterr()
-        return ended.value.code or 0, out, err  # type: ignore[return-value]
-
-    return call

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from pathlib import Path
 
 import jiwer
 import numpy as np
@@ -15,6 +16,7 @@ from duologue.embedded.package import CARD, MAX_BYTES, Package
 from duologue.embedded.speak import speak
 from duologue.talker.config import SOUNDS
 
+ROOT = Path(__file__).parents[2]
 EVERY = 25
 """Of the test split's sentences, which are in order of length."""
 
@@ -33,7 +35,7 @@ def heard(whisper, samples: np.ndarray, rate_hz: int) -> str:
 def test_it_is_small_and_says_what_it_is(shipped):
     assert sum(path.stat().st_size for path in shipped.folder.iterdir()) <= MAX_BYTES
     card = (shipped.folder / CARD).read_text()
-    assert "research" in card and "## Data" in card and "## Training" in card
+    assert card == (ROOT / "docs" / "embedded_voice.md").read_text()
     assert set(shipped.manifest.sounds) == set(SOUNDS)
 
 
@@ -44,7 +46,7 @@ def test_it_is_understood(shipped, whisper):
         assert not spoken.cut and np.abs(spoken.samples).max() < 1
         said.append(plain(sentence.text))
         understood.append(plain(heard(whisper, spoken.samples, spoken.rate_hz)))
-    assert jiwer.wer(said, understood) < 0.15
+    assert jiwer.wer(said, understood) < 0.12
 
 
 def test_it_laughs_in_bursts_and_sighs_in_one(shipped):

@@ -200,6 +200,17 @@ async def test_a_text_that_is_long_for_its_positions_is_said_in_pieces(graph):
     await engine.close()
 
 
+async def test_what_follows_a_piece_that_runs_on_is_said():
+    engine = TalkerEngine(Scripted(lambda past: likely(FIRST_CODE)), TALKER, sounds=SOUNDS)
+    steps = await steps_of(engine, request("hello [laugh] world", repeat_penalty=1.0, temperature=0))
+    ids = [token for step in steps if isinstance(step, Ids) for token in step.ids]
+    first, last = (lengths(len(word))[1] for word in ("hello", "world"))
+    laugh = [FIRST_CODE + code for code in SOUNDS["laugh"]]
+    assert ids == [*first * [FIRST_CODE], *laugh, *last * [FIRST_CODE]]
+    assert steps[-1] == Finish("length", len(ids))
+    await engine.close()
+
+
 async def test_sounds_are_said_where_they_stand(graph):
     graph.graph = Scripted(lambda past: likely(END))
     engine = TalkerEngine(graph, TALKER, sounds=SOUNDS)
@@ -217,8 +228,9 @@ async def test_sounds_are_said_where_they_stand(graph):
     assert said[least:-least] == SOUNDS["laugh"] and len(graph.calls) == 2 * (least + 1)
     cut = await steps_of(engine, request("[laugh]", max_tokens=2))
     assert cut[-1] == Finish("length", 2)
+    assert await codes_of("[laugh]" * 12) == 12 * SOUNDS["laugh"]
     with pytest.raises(InputError, match="expected 3 to"):
-        await codes_of("[cough]"[:1])
+        await codes_of("[")
     await engine.close()
     with pytest.raises(InputError, match=r"\[sigh\]: found a sound that this voice has not"):
         await steps_of(TalkerEngine(graph, TALKER), request("[sigh]"))

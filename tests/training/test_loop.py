@@ -78,6 +78,12 @@ def test_a_stage_begins_with_given_weights(tmp_path):
     assert load_file(again) == load_file(first)
 
 
+def test_a_stage_is_resumed_as_it_began(tmp_path):
+    first = train(OneModel(Line()), settings(tmp_path, 3))
+    with pytest.raises(UsageError, match="began without --start; resume it in the same way"):
+        train(OneModel(Line()), settings(tmp_path, 5, resume=True, start=first))
+
+
 @pytest.mark.parametrize("content", [None, b"no weights", save({"other": torch.zeros(1)})])
 def test_weights_of_another_model_are_refused(tmp_path, content):
     path = tmp_path / "start.safetensors"
