@@ -48,6 +48,9 @@ SCALE, TRANSPOSED = ":scale", "^T"
 LATE = ("encoder_offline", "estimator_offline")
 """Graphs of whole utterances: they hold the same weights once more, and calls need none."""
 
+MOST_SOUND = 250
+"""Codes of a sound that is no word: ten seconds."""
+
 M = TypeVar("M", bound=BaseModel)
 Code = Annotated[int, Field(ge=0, lt=CODES)]
 FileName = Annotated[str, Field(pattern=r"^\w[\w.-]*$", max_length=64)]
@@ -78,7 +81,7 @@ class Manifest(_Strict):
     format: Literal[1] = 1
     talker: TalkerConfig
     graphs: dict[str, dict[str, str]]
-    sounds: dict[Sound, Annotated[list[Code], Field(min_length=1)]]
+    sounds: dict[Sound, Annotated[list[Code], Field(min_length=1, max_length=MOST_SOUND)]]
     files: dict[FileName, FileFacts]
 
 
@@ -172,7 +175,10 @@ class Package:
         return graph
 
     def _checked_files(self) -> Manifest:
-        present = {path.name: path.stat().st_size for path in self.folder.iterdir()}
+        try:
+            present = {path.name: path.stat().st_size for path in self.folder.iterdir()}
+        except OSError as error:
+            raise self._damaged(str(error)) from error
         if (total := sum(present.values())) > MAX_BYTES:
             raise self._damaged(f"{total} bytes, expected {MAX_BYTES} at most")
         manifest = self._parsed(MANIFEST, Manifest)

@@ -14,7 +14,7 @@ from duologue.lm.engine import Ids, Request
 from duologue.lm.formats.duologue_talker import DUOLOGUE_TALKER
 from duologue.lm.prompt import TextPart
 from duologue.particles import Composer, Particle, Scanner, Text, talker_renderer
-from duologue.talker.config import END, FIRST_CODE, TEMPERATURE
+from duologue.talker.config import END, FIRST_CODE, TEMPERATURE, is_sayable
 from duologue.talker.engine import PIECES, TalkerEngine
 from duologue.text import ClauseSplitter, Speaker
 from duologue.token2wav.stream import Utterance
@@ -101,7 +101,7 @@ def _clauses(text: str) -> list[str]:
     events = [*scanner.feed(text), *scanner.flush()]
     said = composer.compose(event for event in events if isinstance(event, Text | Particle))
     clauses = [*splitter.feed(" ".join(part.text for part in said)), *splitter.flush()]
-    return [clause.text for clause in clauses if any(map(str.isalnum, clause.text))]
+    return [clause.text for clause in clauses if is_sayable(clause.text)]
 
 
 async def _codes(talker: TalkerEngine, request: Request) -> tuple[list[int], bool]:

@@ -11,7 +11,7 @@ import soxr
 
 from duologue import metrics
 from duologue.config import ServeConfig
-from duologue.errors import CapacityError, InputError
+from duologue.errors import CapacityError, InputError, UsageError
 from duologue.limits import Places
 from duologue.serving.errors import EngineGone, NotLoaded, Stopping, TooLarge
 from duologue.serving.talker import Talker
@@ -233,9 +233,9 @@ class Speaker:
         if batcher is None:
             raise NotLoaded(f"voice {name!r} needs token2wav; {self._has()}")
         tokens = parts
-        if kind is str:
-            tokens = self._talk(talker, name, voice, wanted, parts)
         seed = secrets.randbits(64) if wanted.seed is None else wanted.seed
+        if kind is str:
+            tokens = self._talk(talker, name, voice, wanted, parts, seed)
         schedule = Schedule(wanted.schedule) if wanted.schedule else Schedule()
         samples = token_speech(
             batcher,
@@ -256,14 +256,18 @@ class Speaker:
         voice: VoicePrompt,
         wanted: Wanted,
         parts: AsyncGenerator[Part, None],
+        seed: int,
     ) -> AsyncGenerator[np.ndarray, None]:
         if talker is None:
             raise NotLoaded(
                 f"voice {name!r} takes speech tokens; text needs a talker in the set-up; "
                 f"{self._has()}"
             )
-        clauses = speakable_clauses(parts, wanted.lang or self.engines.lang)  # type: ignore[arg-type]
-        return talker.tokens(clauses, name, voice)
+        lang = wanted.lang or self.engines.lang
+        if talker.config.engine == "embedded" and lang != "en":
+            raise UsageError(f"voice {name!r} speaks English: found lang {lang!r}, expected 'en'")
+        clauses = speakable_clauses(parts, lang)  # type: ignore[arg-type]
+        return talker.tokens(clauses, name, voice, seed)
 
     async def _checked(
         self, first: Part, rest: AsyncGenerator[Part, None], kind: type

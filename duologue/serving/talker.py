@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -32,7 +32,7 @@ class Talker:
     clip_voice: str
 
     async def tokens(
-        self, clauses: AsyncGenerator[str, None], name: str, voice: VoicePrompt
+        self, clauses: AsyncGenerator[str, None], name: str, voice: VoicePrompt, seed: int
     ) -> AsyncGenerator[np.ndarray, None]:
         """Speech tokens int32 [n] of the clauses, one after another.
 
@@ -42,6 +42,7 @@ class Talker:
             clauses: What `speakable_clauses` gave.
             name: Of the voice.
             voice: Its clip goes before each clause where the set-up knows its words.
+            seed: The same one draws the same tokens, where the model is the embedded one.
 
         Raises:
             EngineError: the model or its server failed, or a clause's speech breaks off.
@@ -51,6 +52,9 @@ class Talker:
         defaults = sampling(self.config)
         async with aclosing(clauses):
             async for clause in clauses:
+                if self.config.engine == "embedded":
+                    # Servers have ranges of their own.
+                    defaults, seed = replace(defaults, seed=seed), (seed + 1) % 2**64
                 items, sounds = [*before, User(clause)], any(map(str.isalnum, clause))
                 said = say(self.engine, self.vocabulary, defaults, items, sounds=sounds)
                 async with aclosing(said):

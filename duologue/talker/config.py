@@ -5,6 +5,7 @@ Its sequence is `TEXT`, the bytes of a clause, `SPEECH`, the clause's speech tok
 
 import re
 import textwrap
+import unicodedata
 from typing import Annotated, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -26,6 +27,7 @@ TEMPERATURE = 0.5
 """At which codes are drawn: chosen on held-out sentences."""
 
 _UNKNOWN = re.compile(r"[^A-Za-z' .,?!;:-]+")
+_LETTER = re.compile("[A-Za-z]")
 _ACRONYM = re.compile(r"[A-Z]{2,}")
 
 
@@ -69,7 +71,8 @@ def text_ids(text: str) -> list[int]:
 def prompts(text: str, most: int) -> list[list[int] | str]:
     """The prompts of a text of any length, as `text_ids`, and the names of its sounds, in order.
 
-    It is cut between words, within a word only where that alone is longer.
+    It is cut between words, within a word only where that alone is longer. A text of which nothing
+    can be said has none.
 
     Args:
         text: One clause, or a longer one that no mark parts.
@@ -80,14 +83,21 @@ def prompts(text: str, most: int) -> list[list[int] | str]:
     for place, part in enumerate(_SOUND.split(text)):
         if place % 2:
             found.append(part)
-        elif any(map(str.isalnum, part)):
-            wrapped = textwrap.wrap(_letters(part), most - 2, break_on_hyphens=False)
+        elif _LETTER.search(letters := _letters(part)):
+            wrapped = textwrap.wrap(letters, most - 2, break_on_hyphens=False)
             found += map(_prompt, wrapped)
-    return found or [_prompt("")]
+    return found
+
+
+def is_sayable(text: str) -> bool:
+    """Whether anything of a text can be said: an English letter, a digit or a sound."""
+    return bool(_SOUND.search(text) or _LETTER.search(_letters(text)))
 
 
 def _letters(text: str) -> str:
-    known = _UNKNOWN.sub(" ", spell_digits(text).replace("’", "'"))  # noqa: RUF001
+    # Letters without their accents.
+    parts = unicodedata.normalize("NFKD", spell_digits(text).replace("’", "'"))  # noqa: RUF001
+    known = _UNKNOWN.sub(" ", "".join(part for part in parts if not unicodedata.combining(part)))
     return " ".join(word if _ACRONYM.match(word) else word.lower() for word in known.split())
 
 

@@ -190,6 +190,8 @@ class TalkerEngine:
         ids = [token for prompt in found if not isinstance(prompt, str) for token in prompt]
         if wrong := [token for token in ids if not 0 <= token < size]:
             raise InputError(f"prompt: found the id {wrong[0]}, expected 0 to {size - 1}")
+        if not found:
+            raise InputError("prompt: found no English letter, digit or sound; give some to say")
         count, sounds = len(ids), any(isinstance(prompt, str) for prompt in found)
         if not (sounds or count > 2) or count > room:
             raise InputError(

@@ -321,7 +321,7 @@ def _begin_with(stage: Stage, path: Path) -> None:
     except (OSError, SafetensorError, RuntimeError) as error:
         raise UsageError(
             f"--start: {path} does not hold the weights of {stage.name!r}, expected what "
-            f"`duologue train {stage.name}` writes: {error}"
+            f"`duologue train {stage.name}` writes: {str(error).splitlines()[0]}"
         ) from error
 
 

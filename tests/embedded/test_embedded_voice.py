@@ -74,6 +74,7 @@ def test_its_prompt_is_the_text_alone():
         with pytest.raises(UsageError, match="duologue-talker takes no"):
             render(VOCABULARY, [extra, User("Hi")], Mode.T1_A1)
     assert text_ids("Hi") == [TEXT, *b"hi", SPEECH]
+    assert text_ids("Zoë's café") == [TEXT, *b"zoe's cafe", SPEECH]
 
 
 # A bot

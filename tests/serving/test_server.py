@@ -216,6 +216,30 @@ async def test_a_set_up_with_the_embedded_talker_and_token2wav(tmp_path, store, 
         await speaker.close()
 
 
+async def test_the_embedded_voice_says_a_seed_alike_and_english_only(store):
+    config = BotConfig.model_validate(
+        {
+            "talker": {"engine": "embedded"},
+            "token2wav": {"engine": "embedded"},
+            "serve": {"piper": False, "grpc_port": 0},
+        }
+    )
+    speaker = await load_speaker(config, store)
+    try:
+        async with served(speaker) as ports, client(ports) as stub:
+
+            async def say(**options) -> bytes:
+                asked = start(**options), text("Oh, hello.")
+                return (await heard(stub.Synthesize(iter(asked)))).tobytes()
+
+            one, *others = [await say(seed=7), *await asyncio.gather(say(seed=7), say(seed=7))]
+            assert one and others == [one, one] and await say(seed=8) != one
+            with pytest.raises(grpc.aio.AioRpcError, match="speaks English: found lang 'zh'"):
+                await say(lang="zh")
+    finally:
+        await speaker.close()
+
+
 async def test_a_set_up_that_cannot_speak_is_refused():
     with pytest.raises(ConfigError, match="nothing can speak"):
         await load_speaker(BotConfig(serve=limits(piper=False)))
