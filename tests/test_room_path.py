@@ -2,14 +2,12 @@
 
 import asyncio
 import re
-import shutil
 import socket
 import subprocess
 import time
 from pathlib import Path
 
 import pytest
-from aioice.ice import get_host_addresses
 from aioice.stun import TransactionFailed
 from aioice.turn import create_turn_endpoint
 from aiortc import RTCIceServer
@@ -19,6 +17,7 @@ from bots.room_ice import IceServers
 from duologue.config import BotConfig, RoomConfig
 from duologue.errors import ConfigError
 from tests import room_callers
+from tests.coturn import coturn_place
 from tests.room_callers import active, speak
 
 browser, open_room, sessions = (
@@ -99,12 +98,7 @@ def test_a_turn_server_needs_a_credential():
 @pytest.fixture(scope="module")
 def turn_url(tmp_path_factory):
     """coturn, which knows the secret and nobody by name."""
-    if not (binary := shutil.which("turnserver")):
-        pytest.skip("coturn is not installed (Debian: coturn)")
-    (address, *_) = get_host_addresses(use_ipv4=True, use_ipv6=False)
-    with socket.socket() as free:
-        free.bind((address, 0))
-        port = free.getsockname()[1]
+    binary, address, port = coturn_place()
     folder: Path = tmp_path_factory.mktemp("coturn")
     options = f"""-n --listening-ip={address} --relay-ip={address} --listening-port={port}
         --no-cli --no-tls --no-dtls --fingerprint --realm=test --use-auth-secret

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 import yaml
-from aioice.ice import get_host_addresses
 from aioice.stun import TransactionFailed
 from prometheus_client import REGISTRY
 from typer.main import get_command
@@ -23,6 +22,7 @@ from bots.room_ice import IceServers
 from duologue import metrics
 from duologue.cli import app
 from duologue.config import RoomConfig, ServeConfig, load_config
+from tests.coturn import coturn_place
 from tests.test_room_path import allocate
 
 ROOT = Path(__file__).parents[2]
@@ -205,12 +205,7 @@ SUFFIXES = {"counter": ["_total"], "histogram": ["_bucket", "_count", "_sum"], "
 @pytest.fixture
 def turn_url(tmp_path):
     """coturn with the composed options, on a free port of this machine."""
-    if not (binary := shutil.which("turnserver")):
-        pytest.skip("coturn is not installed (Debian: coturn)")
-    (address, *_) = get_host_addresses(use_ipv4=True, use_ipv6=False)
-    with socket.socket() as free:
-        free.bind((address, 0))
-        port = free.getsockname()[1]
+    binary, address, port = coturn_place()
     ours = [x for x in SERVICES["coturn"]["command"] if not x.startswith("--external-ip")]
     here = shlex.split(
         f"--listening-ip={address} --relay-ip={address} --listening-port={port} "
