@@ -11,6 +11,7 @@ from duologue.lm.conversation import User
 from duologue.lm.engine import Engine
 from duologue.lm.say import say
 from duologue.lm.vocabulary import Vocabulary
+from duologue.talker.config import is_sayable
 from duologue.talker.load import before_text, sampling
 from duologue.token2wav.step import VoicePrompt
 
@@ -39,7 +40,8 @@ class Talker:
         Closing it aborts the model's request.
 
         Args:
-            clauses: What `speakable_clauses` gave.
+            clauses: What `speakable_clauses` gave; one without an English letter is left out by
+                the embedded model.
             name: Of the voice.
             voice: Its clip goes before each clause where the set-up knows its words.
             seed: The same one draws the same tokens, where the model is the embedded one.
@@ -53,6 +55,8 @@ class Talker:
         async with aclosing(clauses):
             async for clause in clauses:
                 if self.config.engine == "embedded":
+                    if not is_sayable(clause):
+                        continue
                     # Servers have ranges of their own.
                     defaults, seed = replace(defaults, seed=seed), (seed + 1) % 2**64
                 items, sounds = [*before, User(clause)], any(map(str.isalnum, clause))
